@@ -1,0 +1,1 @@
+//! Serves a weightfs store through FUSE.

@@ -1,0 +1,11 @@
+//! The core of weightfs: it knows model files, extents, pinned RAM and how to fill it, and nothing of FUSE.
+//!
+//! Arrows point one way. Pure modules (`format`, `extent`, `residency`, `predict`, `pressure`, `trace`) take bytes,
+//! time and samples as arguments and do no I/O; `arena` and `fill` touch the machine through `sys`; `store` composes
+//! all of them into what a filesystem needs: open, read, write, evict, report.
+
+pub mod ids;
+pub mod units;
+
+#[allow(unsafe_code)]
+pub mod sys;

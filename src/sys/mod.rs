@@ -1,0 +1,1 @@
+//! Every `unsafe` block and raw system call of the project, each behind a safe function.
