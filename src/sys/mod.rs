@@ -1,1 +1,3 @@
 //! Every `unsafe` block and raw system call of the project, each behind a safe function.
+
+pub mod mapping;

@@ -1,0 +1,91 @@
+//! Memory shared with an arena file, written by the kernel on our behalf and read by everyone.
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use memmap2::{MmapOptions, MmapRaw};
+
+/// A shared, writable mapping of a whole file.
+///
+/// Who writes where and when is decided above (an extent is filled by one request, and read only once it is complete);
+/// this type keeps every access inside the mapping and the mapping alive for as long as somebody holds it.
+#[derive(Debug)]
+pub struct Mapping {
+    raw: MmapRaw,
+}
+
+impl Mapping {
+    /// Maps the first `len` bytes of `file`, shared and writable. `len` must not be zero.
+    pub fn shared(file: &File, len: usize) -> io::Result<Self> {
+        MmapOptions::new().len(len).map_raw(file).map(|raw| Self { raw })
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Never true: an empty file is not mapped.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The bytes of `range`, which must be complete: nobody writes to them while the slice lives.
+    ///
+    /// # Panics
+    /// Where `range` does not lie in the mapping.
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "{range:?} is outside a mapping of {}",
+            self.len()
+        );
+        // SAFETY: the range was checked to lie in the mapping, which lives as long as `self`. That the memory does not
+        // change meanwhile is the caller's promise above: extents are read between their completion and their
+        // eviction, and eviction waits for readers.
+        unsafe { std::slice::from_raw_parts(self.raw.as_ptr().add(range.start), range.len()) }
+    }
+
+    /// The memory of `range` for one writer: the fill that owns these extents.
+    ///
+    /// # Panics
+    /// Where `range` does not lie in the mapping.
+    #[allow(clippy::mut_from_ref)]
+    pub fn target(&self, range: Range<usize>) -> &mut [u8] {
+        assert!(
+            range.start <= range.end && range.end <= self.len(),
+            "{range:?} is outside a mapping of {}",
+            self.len()
+        );
+        // SAFETY: the range lies in the mapping, and the caller is the only one who touches it: an extent has one
+        // fill at a time and no readers before that is complete.
+        unsafe { std::slice::from_raw_parts_mut(self.raw.as_mut_ptr().add(range.start), range.len()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn what_is_written_through_the_mapping_is_in_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(8192).unwrap();
+        let mapping = Mapping::shared(&file, 8192).unwrap();
+        mapping.target(4096..4100).copy_from_slice(b"abcd");
+        let mut read = [0; 4];
+        file.read_exact_at(&mut read, 4096).unwrap();
+        assert_eq!(&read, b"abcd");
+        assert_eq!(mapping.bytes(4095..4101), b"\0abcd\0");
+    }
+
+    #[test]
+    #[should_panic(expected = "outside a mapping")]
+    fn nothing_outside_can_be_reached() {
+        let file = tempfile::tempfile().unwrap();
+        file.set_len(4096).unwrap();
+        Mapping::shared(&file, 4096).unwrap().bytes(4090..4097);
+    }
+}
