@@ -114,6 +114,22 @@ fn turn_away(stream: &UnixStream) {
     tracing::debug!(sent, "too many control connections");
 }
 
+/// Who may steer.
+fn is_owner(uid: u32, daemon_uid: u32) -> bool {
+    uid == 0 || uid == daemon_uid
+}
+
+/// Whether `uid` may have one more connection beside those of the users `open`.
+fn has_room(uid: u32, daemon_uid: u32, open: impl Iterator<Item = u32>) -> bool {
+    let owner = is_owner(uid, daemon_uid);
+    let (mut of_user, mut of_kind) = (0, 0);
+    for other in open {
+        of_user += usize::from(other == uid);
+        of_kind += usize::from(is_owner(other, daemon_uid) == owner);
+    }
+    if owner { of_kind < MAX_OF_OWNERS } else { of_kind < MAX_OF_STRANGERS && of_user < MAX_OF_ONE_USER }
+}
+
 /// The connections that are open, by user.
 struct Connections {
     daemon_uid: u32,
@@ -131,19 +147,11 @@ impl Connections {
         Self { daemon_uid, open: Mutex::default() }
     }
 
-    fn is_owner(&self, uid: u32) -> bool {
-        uid == 0 || uid == self.daemon_uid
-    }
-
     fn admit(&self, stream: UnixStream) -> Result<Connection<'_>, UnixStream> {
         let Ok(peer) = getsockopt(&stream, sockopt::PeerCredentials) else { return Err(stream) };
         let uid = peer.uid();
-        let owner = self.is_owner(uid);
         let mut open = self.open.lock();
-        let of_user = open.streams.values().filter(|(other, _)| *other == uid).count();
-        let of_kind = open.streams.values().filter(|(other, _)| self.is_owner(*other) == owner).count();
-        let room =
-            if owner { of_kind < MAX_OF_OWNERS } else { of_kind < MAX_OF_STRANGERS && of_user < MAX_OF_ONE_USER };
+        let room = has_room(uid, self.daemon_uid, open.streams.values().map(|(uid, _)| *uid));
         // An accepted socket does not inherit O_NONBLOCK, but says so only on Linux.
         if !room || stream.set_nonblocking(false).is_err() {
             return Err(stream);
@@ -204,7 +212,7 @@ impl Connection<'_> {
 
     fn must_own(&self) -> Result<(), ControlError> {
         let daemon_uid = self.connections.daemon_uid;
-        if self.connections.is_owner(self.uid) {
+        if is_owner(self.uid, daemon_uid) {
             Ok(())
         } else {
             Err(ControlError::NotPermitted { uid: self.uid, daemon_uid })
@@ -215,5 +223,29 @@ impl Connection<'_> {
 impl Drop for Connection<'_> {
     fn drop(&mut self) {
         self.connections.open.lock().streams.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::iter;
+
+    #[test]
+    fn strangers_keep_out_neither_owners_nor_each_other() {
+        let (daemon, stranger, other) = (7, 1000, 1001);
+        let idle = || iter::repeat_n(stranger, MAX_OF_ONE_USER);
+        assert!(!has_room(stranger, daemon, idle()));
+        assert!(has_room(other, daemon, idle()));
+        let many = || (0..MAX_OF_STRANGERS as u32).map(|index| 2000 + index);
+        assert!(!has_room(other, daemon, many()));
+        assert!(has_room(0, daemon, many()) && has_room(daemon, daemon, many()));
+        assert!(!has_room(0, daemon, iter::repeat_n(daemon, MAX_OF_OWNERS)));
+    }
+
+    #[test]
+    fn only_root_and_the_daemons_user_steer() {
+        assert!(is_owner(0, 7) && is_owner(7, 7));
+        assert!(!is_owner(1000, 7));
     }
 }

@@ -49,6 +49,11 @@ impl RuntimeDir {
             Some(dir) => dir.join("weightfs"),
             None => format!("/tmp/weightfs-{uid}").into(),
         };
+        Self::at(path)
+    }
+
+    /// A directory of this user alone at a place of its own.
+    pub fn at(path: PathBuf) -> Self {
         Self { path, shared: false }
     }
 
@@ -152,13 +157,13 @@ mod tests {
     #[test]
     fn a_directory_that_others_could_write_to_is_refused() {
         let place = tempfile::tempdir().unwrap();
-        let dir = RuntimeDir { path: place.path().join("d"), shared: false };
+        let dir = RuntimeDir::at(place.path().join("d"));
         dir.prepare().unwrap();
         dir.prepare().unwrap();
         fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
         assert!(matches!(dir.prepare(), Err(RuntimeDirError::NotOurs(_))));
 
-        let link = RuntimeDir { path: place.path().join("link"), shared: false };
+        let link = RuntimeDir::at(place.path().join("link"));
         std::os::unix::fs::symlink(place.path(), link.path()).unwrap();
         assert!(matches!(link.prepare(), Err(RuntimeDirError::NotOurs(_))));
     }
@@ -166,7 +171,7 @@ mod tests {
     #[test]
     fn a_dead_socket_is_replaced_and_a_live_one_is_not() {
         let place = tempfile::tempdir().unwrap();
-        let dir = RuntimeDir { path: place.path().into(), shared: false };
+        let dir = RuntimeDir::at(place.path().into());
         let path = dir.socket("x");
         let live = listen(&path).unwrap();
         assert!(matches!(listen(&path), Err(RuntimeDirError::AlreadyRunning(_))));
