@@ -22,7 +22,7 @@ pub fn daemon(path: Option<&Path>) -> Result<ControlClient, Failure> {
     let dirs = runtime_dirs();
     let found = match path {
         Some(path) => {
-            let resolved = resolve(path).map_err(|error| Failure::failed(format!("{}: {error}", path.display())))?;
+            let resolved = resolve(path)?;
             ControlClient::of_path(&resolved, &dirs)
         }
         None => ControlClient::only_one(&dirs),
@@ -39,14 +39,18 @@ pub fn daemon(path: Option<&Path>) -> Result<ControlClient, Failure> {
 }
 
 /// `path`, absolute and free of links. A dead mount cannot be looked into, so that there only the way to it counts.
-pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub fn resolve(path: &Path) -> Result<PathBuf, Failure> {
+    let failed = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Failure::failed(format!("{} does not exist", path.display())),
+        _ => Failure::failed(format!("cannot look at {}: {error}", path.display())),
+    };
     fs::canonicalize(path).or_else(|error| {
-        let absolute = std::path::absolute(path)?;
+        let absolute = std::path::absolute(path).map_err(failed)?;
         match (absolute.parent(), absolute.file_name()) {
             (Some(parent), Some(name)) if error.kind() != io::ErrorKind::NotFound => {
-                Ok(fs::canonicalize(parent)?.join(name))
+                Ok(fs::canonicalize(parent).map_err(failed)?.join(name))
             }
-            _ => Err(error),
+            _ => Err(failed(error)),
         }
     })
 }
@@ -78,6 +82,6 @@ mod tests {
         fs::create_dir(root.join("d")).unwrap();
         std::os::unix::fs::symlink("d", root.join("l")).unwrap();
         assert_eq!(resolve(&root.join("l/../l")).unwrap(), root.join("d"));
-        assert_eq!(resolve(&root.join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert!(resolve(&root.join("none")).unwrap_err().message.ends_with("does not exist"));
     }
 }

@@ -10,6 +10,7 @@ mod output;
 mod status;
 mod unmount;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -61,7 +62,8 @@ fn finish(done: Result<(), Failure>) -> Exit {
     match done {
         Ok(()) => Exit::Ok,
         Err(failure) => {
-            eprintln!("weightfs: {failure}");
+            // With nobody to tell, the code must do.
+            let _ = writeln!(std::io::stderr(), "weightfs: {failure}");
             failure.exit
         }
     }

@@ -45,6 +45,8 @@ pub enum FolderError {
     SourceInWeightfs { source_dir: PathBuf, mount: PathBuf },
     #[error("the folder {} is given twice: give each once", .0.display())]
     SameSource(PathBuf),
+    #[error("the source {} lies in the source {}, and would be kept in RAM twice: give the outer one alone", inner.display(), outer.display())]
+    SourceInSource { inner: PathBuf, outer: PathBuf },
     #[error("two folders are to be mounted at {}: give each a mountpoint of its own", .0.display())]
     SameMountpoint(PathBuf),
     #[error("the mountpoint {} lies in the source {}, which would then contain itself: give a mountpoint outside", mountpoint.display(), source_dir.display())]
@@ -134,6 +136,9 @@ fn check_together(mounts: &[MountSpec]) -> Result<(), FolderError> {
             }
         }
         for other in mounts {
+            if mount.source != other.source && mount.source.starts_with(&other.source) {
+                return Err(FolderError::SourceInSource { inner: mount.source.clone(), outer: other.source.clone() });
+            }
             let over_itself = mount.mountpoint == mount.source && other.source == mount.source;
             if mount.mountpoint.starts_with(&other.source) && !over_itself {
                 return Err(FolderError::InSource {
@@ -224,8 +229,10 @@ mod tests {
         assert!(matches!(inside, FolderError::InSource { .. }), "{inside}");
         let inside = error(&options(at("models"), Some(at("a")), vec![(at("b"), Some(at("models/inner")))]));
         assert!(matches!(inside, FolderError::InSource { .. }), "{inside}");
-        let inside = error(&options(at("models"), None, vec![(at("models/inner"), None)]));
-        assert!(matches!(inside, FolderError::InSource { .. }), "{inside}");
+        for mountpoint in [None, Some(at("a"))] {
+            let inside = error(&options(at("models"), None, vec![(at("models/inner"), mountpoint)]));
+            assert!(matches!(inside, FolderError::SourceInSource { .. }), "{inside}");
+        }
         let twice = error(&options(at("models"), None, vec![(at("link"), Some(at("a")))]));
         assert!(matches!(twice, FolderError::SameSource(_)), "{twice}");
         let twice = error(&options(at("models"), Some(at("a")), vec![(at("b"), Some(at("a")))]));

@@ -19,6 +19,7 @@ use weightfs::units::ByteSize;
 use weightfs_mount::control_client::ControlClient;
 
 use crate::exit::{EXIT_CODES_HELP, Exit, Failure};
+use crate::output;
 use options::Options;
 use plan::Plan;
 
@@ -56,7 +57,7 @@ pub fn run(arguments: MountArgs) -> Result<(), Failure> {
     if arguments.ready_on_stdout {
         let served = Plan::of(&arguments.options).and_then(serve::in_background);
         // Standard error is the log by now, and whoever started this wants to know as well.
-        return served.inspect_err(|failure| println!("{failure}"));
+        return served.inspect_err(|failure| drop(output::print(&failure.message)));
     }
     let arguments = layers::complete(arguments, |name| std::env::var_os(name))
         .map_err(|error| Failure::new(Exit::Usage, &error))?;
@@ -65,8 +66,8 @@ pub fn run(arguments: MountArgs) -> Result<(), Failure> {
         return serve::in_foreground(plan);
     }
     launch::background(&plan, &arguments.options)?;
-    println!("{}", ready_line(&plan, ControlClient::new(plan.settings.control_socket.clone()).status().ok().as_ref()));
-    Ok(())
+    let status = ControlClient::new(plan.settings.control_socket.clone()).status();
+    output::print(&format!("{}\n", ready_line(&plan, status.ok().as_ref())))
 }
 
 /// Checks everything and mounts nothing.

@@ -71,7 +71,7 @@ fn held_by(process: &Path, mount: &Mount) -> Option<&'static str> {
     }
 }
 
-/// `mnt_id:	41` in `/proc/PID/fdinfo/FD`.
+/// A line of `/proc/PID/fdinfo/FD` begins with `mnt_id:` and ends with the number.
 fn mount_id(info: &str) -> Option<u64> {
     info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?.trim().parse().ok()
 }

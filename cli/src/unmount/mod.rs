@@ -44,8 +44,7 @@ pub struct UnmountArgs {
 }
 
 pub fn run(arguments: &UnmountArgs) -> Result<(), Failure> {
-    let path = find::resolve(&arguments.mountpoint)
-        .map_err(|error| Failure::failed(format!("{}: {error}", arguments.mountpoint.display())))?;
+    let path = find::resolve(&arguments.mountpoint)?;
     let mount = weightfs_at(&path, &table()?)?;
     let daemon = ControlClient::of_path(&path, &find::runtime_dirs()).ok();
     let serves_nothing_else = |daemon: &&ControlClient| daemon.status().is_ok_and(|status| status.mounts.len() == 1);
