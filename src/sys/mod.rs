@@ -1,3 +1,5 @@
 //! Every `unsafe` block and raw system call of the project, each behind a safe function.
 
+pub mod lease;
+pub mod locked;
 pub mod mapping;
