@@ -6,6 +6,7 @@
 
 pub mod arena;
 pub mod ids;
+pub mod residency;
 pub mod units;
 
 #[allow(unsafe_code)]
