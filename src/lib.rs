@@ -5,8 +5,12 @@
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
 pub mod arena;
+pub mod extent;
+pub mod fill;
+pub mod format;
 pub mod ids;
 pub mod residency;
+pub mod store;
 pub mod units;
 
 #[allow(unsafe_code)]
