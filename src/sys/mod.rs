@@ -1,3 +1,4 @@
 //! Every `unsafe` block and raw system call of the project, each behind a safe function.
 
+pub mod cachestat;
 pub mod mapping;
