@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -11,11 +12,16 @@ use rustix::io::Errno;
 use super::completion::Completions;
 use super::piece::{Mode, Piece};
 use super::queue::{JobId, Queue};
+use super::readers::{self, Handoff};
 use super::speed::Counters;
 use super::storage::{Limits, Storage};
-use super::{Class, Job, readers};
+use super::{Class, Job, ring};
+use crate::sys::uring::Waker;
 
 const COMPLETION_THREADS: usize = 3;
+
+/// Beside a ring, for what comes out of the page cache: memory bandwidth is had by a few.
+const RING_READERS: usize = 4;
 
 /// Which way of reading is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,8 +35,29 @@ pub enum EngineChoice {
 /// Why no engine could be started.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
+    #[error("io_uring cannot be used: {error}; {}", advice(.error))]
+    Uring { error: io::Error },
     #[error("a thread for reading could not be started: {0}; raise the limit on processes (ulimit -u, or pids.max)")]
     Thread(io::Error),
+}
+
+fn uring(error: io::Error) -> EngineError {
+    EngineError::Uring { error }
+}
+
+/// What to do where io_uring fails with `error`.
+fn advice(error: &io::Error) -> &'static str {
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::PERM | Errno::ACCESS) => {
+            "allow it with 'sysctl kernel.io_uring_disabled=0', or in a container with a seccomp profile that permits \
+             io_uring_setup, io_uring_enter and io_uring_register ('docker run --security-opt seccomp=FILE'), or read \
+             with threads instead"
+        }
+        Some(Errno::NOMEM) => "raise the limit on locked memory ('ulimit -l'), or read with threads instead",
+        _ => {
+            "it needs Linux 5.11 with CONFIG_IO_URING and a sandbox that lets it through, or read with threads instead"
+        }
+    }
 }
 
 /// What the threads of an engine share.
@@ -39,11 +66,14 @@ pub(crate) struct Shared {
     /// The queue has something new.
     pub changed: Condvar,
     pub completions: Completions,
+    /// Of the ring's thread, where there is one.
+    waker: Option<Arc<Waker>>,
 }
 
 impl Shared {
-    fn new(limits: Limits) -> Self {
-        Self { queue: Mutex::new(Queue::new(limits)), changed: Condvar::new(), completions: Completions::default() }
+    fn new(limits: Limits, waker: Option<Arc<Waker>>) -> Arc<Self> {
+        let (queue, completions) = (Mutex::new(Queue::new(limits)), Completions::default());
+        Arc::new(Self { queue, changed: Condvar::new(), completions, waker })
     }
 
     /// Takes back a piece after an attempt.
@@ -57,7 +87,12 @@ impl Shared {
 
     /// Has whoever takes pieces from the queue look at it again.
     pub fn wake(&self) {
-        self.changed.notify_all();
+        match &self.waker {
+            Some(waker) => waker.wake(),
+            None => {
+                self.changed.notify_all();
+            }
+        }
     }
 
     /// Changes the queue from outside and lets its driver know.
@@ -86,18 +121,22 @@ struct Inner {
 
 impl Engine {
     /// Starts the threads of an engine for files that lie on `storage`.
-    pub fn start(_choice: EngineChoice, storage: Storage) -> Result<Engine, EngineError> {
+    pub fn start(choice: EngineChoice, storage: Storage) -> Result<Engine, EngineError> {
         let limits = storage.limits();
-        let shared = Arc::new(Shared::new(limits));
-        // From here on dropping it ends whatever was started.
-        let inner = Inner { shared, kind: "threads", drivers: Mutex::default(), completers: Mutex::default() };
+        let inner = match choice {
+            EngineChoice::Uring => Inner::with_ring(limits)?,
+            EngineChoice::Threads => Inner::with_threads(limits)?,
+            EngineChoice::Auto => match Inner::with_ring(limits) {
+                Err(error @ EngineError::Uring { .. }) => {
+                    tracing::warn!("reading with threads, which costs some speed: {error}");
+                    Inner::with_threads(limits)?
+                }
+                inner => inner?,
+            },
+        };
         for _ in 0..COMPLETION_THREADS {
             let shared = Arc::clone(&inner.shared);
             inner.completers.lock().push(spawn("fill-done", move || shared.completions.run())?);
-        }
-        for _ in 0..limits.depth[Class::Demand as usize] {
-            let shared = Arc::clone(&inner.shared);
-            inner.drivers.lock().push(spawn("fill-read", move || readers::serve_queue(&shared))?);
         }
         Ok(Engine(Arc::new(inner)))
     }
@@ -132,7 +171,38 @@ impl Engine {
     }
 }
 
+// Each of these threads ends when the queue is closed, which dropping what was started so far does.
 impl Inner {
+    fn new(shared: Arc<Shared>, kind: &'static str) -> Self {
+        Self { shared, kind, drivers: Mutex::default(), completers: Mutex::default() }
+    }
+
+    fn with_threads(limits: Limits) -> Result<Self, EngineError> {
+        let inner = Self::new(Shared::new(limits, None), "threads");
+        for _ in 0..limits.depth[Class::Demand as usize] {
+            let shared = Arc::clone(&inner.shared);
+            inner.drivers.lock().push(spawn("fill-read", move || readers::serve_queue(&shared))?);
+        }
+        Ok(inner)
+    }
+
+    fn with_ring(limits: Limits) -> Result<Self, EngineError> {
+        let waker = Waker::new().map_err(uring)?;
+        let inner = Self::new(Shared::new(limits, Some(Arc::clone(&waker))), "io_uring");
+        let handoff = Arc::new(Handoff::new(RING_READERS));
+        let (report, started) = sync_channel(1);
+        let (shared, handing) = (Arc::clone(&inner.shared), Arc::clone(&handoff));
+        let depth = limits.depth[Class::Demand as usize];
+        let thread = spawn("fill-ring", move || ring::run(&shared, &handing, depth, waker, report))?;
+        inner.drivers.lock().push(thread);
+        started.recv().unwrap_or_else(|_| Err(Errno::CANCELED.into())).map_err(uring)?;
+        for _ in 0..RING_READERS {
+            let (shared, handoff) = (Arc::clone(&inner.shared), Arc::clone(&handoff));
+            inner.drivers.lock().push(spawn("fill-read", move || handoff.serve(&shared))?);
+        }
+        Ok(inner)
+    }
+
     fn stop(&self) {
         self.shared.change(Queue::close);
         join(&self.drivers);
@@ -157,6 +227,6 @@ fn join(threads: &Mutex<Vec<JoinHandle<()>>>) {
     }
 }
 
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EngineError> {
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, EngineError> {
     thread::Builder::new().name(name.to_owned()).spawn(run).map_err(EngineError::Thread)
 }

@@ -12,6 +12,7 @@ mod engine;
 mod piece;
 mod queue;
 mod readers;
+mod ring;
 mod source;
 mod speed;
 mod storage;

@@ -41,7 +41,8 @@ fn memory_of(len: usize) -> Arc<Mapping> {
 }
 
 fn engines() -> Vec<Engine> {
-    vec![Engine::start(EngineChoice::Threads, Storage::Fast).unwrap()]
+    let choices = [EngineChoice::Auto, EngineChoice::Threads];
+    choices.into_iter().map(|choice| Engine::start(choice, Storage::Fast).unwrap()).collect()
 }
 
 type Answers = Receiver<Result<(), FillError>>;

@@ -2,3 +2,4 @@
 
 pub mod cachestat;
 pub mod mapping;
+pub mod uring;
