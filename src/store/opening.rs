@@ -1,7 +1,6 @@
 //! Opens, and what an open file holds.
 
 use std::collections::hash_map::Entry;
-use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
@@ -137,11 +136,6 @@ impl Drop for Opened {
             }
         }
     }
-}
-
-/// The file's own descriptor, opened for filling.
-pub fn source_file(file: File) -> Arc<SourceFile> {
-    Arc::new(SourceFile::new(file))
 }
 
 /// Whether the last change lies far enough back that a later one would show in the times. A time in the future counts as
