@@ -5,6 +5,7 @@
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
 pub mod arena;
+pub mod control;
 pub mod extent;
 pub mod fill;
 pub mod format;

@@ -96,7 +96,8 @@ impl Bypass {
         }
         let rank = |slot: &Slot| (slot.state != State::Empty, slot.consumed < EXTENT_SIZE, slot.used);
         let free = |slot: &Slot| slot.state != State::Filling && slot.readers == 0;
-        let (index, _) = table.slots.iter().enumerate().filter(|(_, slot)| free(slot)).min_by_key(|(_, slot)| rank(slot))?;
+        let (index, _) =
+            table.slots.iter().enumerate().filter(|(_, slot)| free(slot)).min_by_key(|(_, slot)| rank(slot))?;
         if let Some(old) = table.slots[index].key.take() {
             table.by_key.remove(&old);
         }

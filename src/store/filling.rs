@@ -154,7 +154,13 @@ impl Store {
     }
 
     /// Reads one extent into a slot.
-    fn submit_past(self: &Arc<Self>, generation: &Arc<Generation>, extent: ExtentIndex, slot: bypass::Claim, class: Class) {
+    fn submit_past(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extent: ExtentIndex,
+        slot: bypass::Claim,
+        class: Class,
+    ) {
         let engine = match self.engine_of(generation) {
             Ok(engine) => engine,
             Err(error) => {
@@ -181,7 +187,12 @@ impl Store {
     }
 
     /// A job of the engine has ended.
-    fn landed(self: &Arc<Self>, generation: &Arc<Generation>, extents: Range<ExtentIndex>, result: Result<(), FillError>) {
+    fn landed(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extents: Range<ExtentIndex>,
+        result: Result<(), FillError>,
+    ) {
         generation.forget_job(&extents);
         let count = u64::from(extents.end - extents.start);
         let arena = generation.arena().expect("it was filled into its arena file");

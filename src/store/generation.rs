@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::AsFd;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 
@@ -137,7 +137,9 @@ impl Generation {
     pub(super) fn remember_job(&self, extents: Range<ExtentIndex>, job: JobId, engine: &Engine) {
         let mut jobs = self.jobs.lock();
         // It may have ended in the meantime: then nobody asks for it, and it goes with the next one.
-        jobs.extend(extents.filter(|extent| self.extents.is_filling(*extent)).map(|extent| (extent, (job, engine.clone()))));
+        jobs.extend(
+            extents.filter(|extent| self.extents.is_filling(*extent)).map(|extent| (extent, (job, engine.clone()))),
+        );
     }
 
     pub(super) fn forget_job(&self, extents: &Range<ExtentIndex>) {

@@ -18,9 +18,6 @@ mod report;
 mod touched;
 mod waiters;
 
-#[cfg(test)]
-mod tests;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
