@@ -86,3 +86,8 @@ pub fn is_plain(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     !bytes.is_empty() && bytes != b"." && bytes != b".." && !bytes.contains(&b'/')
 }
+
+/// A descriptor that names `name` in `directory`, itself and not what a link points to.
+pub fn open_at(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use super::{Generation, SETTLE, SMALLEST_MODEL, Store, identity_of};
+use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
 use crate::ids::{GenerationId, SourceIdentity, Timestamp};
 use crate::residency::{RefetchCost, UseKind};
@@ -78,6 +78,23 @@ impl Store {
         {
             generation.rebind(after);
         }
+    }
+
+    /// Holds a whole generation for a client in passthrough, which is a use of all of it. None where something of it is
+    /// missing.
+    pub fn hold(&self, generation: &Arc<Generation>) -> Option<Held> {
+        let held = Held::new(generation)?;
+        let (file, all) = (generation.file_id(), 0..generation.extents.count());
+        let mut residency = self.residency.lock();
+        residency.opened(file, UseKind::Load);
+        residency.touched(file, &[all], UseKind::Load, self.now());
+        Some(held)
+    }
+
+    /// Whether this open is likely to load the whole file.
+    pub fn expects_load(&self, opened: &Opened) -> bool {
+        // Part of it is there because somebody loaded it: who opens it again is likely to do the same.
+        opened.generation.extents.present() > 0
     }
 
     /// The first tensor data of an open file is read: the policy hears of a use.
