@@ -4,6 +4,7 @@
 //! time and samples as arguments and do no I/O; `arena` and `fill` touch the machine through `sys`; `store` composes
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
+pub mod extent;
 pub mod format;
 pub mod ids;
 pub mod units;
