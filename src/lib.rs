@@ -7,6 +7,7 @@
 pub mod extent;
 pub mod format;
 pub mod ids;
+pub mod predict;
 pub mod units;
 
 #[allow(unsafe_code)]

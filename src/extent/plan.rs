@@ -132,6 +132,8 @@ fn push_merged(ranges: &mut Vec<Range<ExtentIndex>>, extent: ExtentIndex) {
 }
 
 #[cfg(test)]
+// Lists of one range are what is meant.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use proptest::prelude::*;
 
