@@ -87,7 +87,7 @@ fn around(whole: &Range<u64>, touch: &Range<u64>, window: u64) -> Range<ExtentIn
         return whole_extents;
     }
     let length = window.div_ceil(EXTENT_SIZE).min(whole_extents.len() as u64) as ExtentIndex;
-    let touched = extents_of(&touch).start;
+    let touched = extents_of(touch).start;
     let start = touched.clamp(whole_extents.start, whole_extents.end - length);
     start..start + length
 }
