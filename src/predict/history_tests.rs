@@ -26,9 +26,9 @@ fn after(seconds: u64) -> Duration {
 }
 
 fn order(tensors: &[usize]) -> Order {
-    let mut recorder = OrderRecorder::new(1 << 19);
+    let recorder = OrderRecorder::new(1 << 19);
     tensors.iter().for_each(|tensor| recorder.touch(*tensor));
-    recorder.finish()
+    recorder.order()
 }
 
 fn history(opens: &[(u64, OpenKind, u64)]) -> History {

@@ -2,6 +2,9 @@
 //!
 //! Execution order is made of short runs of file order, so that is how it is kept.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
 use crate::format::MAX_TENSORS;
@@ -18,12 +21,13 @@ pub struct Order(Box<[Run]>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Run(u32, u32);
 
-/// Learns the order of one open.
+/// Learns the order of one open, whose reads may come in several threads at once. Only the first touch of a tensor takes
+/// a lock.
 #[derive(Debug)]
 pub struct OrderRecorder {
-    /// A bit for each tensor; empty once the order is full.
-    seen: Box<[u64]>,
-    runs: Vec<Run>,
+    /// A bit for each tensor.
+    seen: Box<[AtomicU64]>,
+    runs: Mutex<Vec<Run>>,
 }
 
 impl Order {
@@ -60,29 +64,32 @@ impl TryFrom<Vec<Run>> for Order {
 impl OrderRecorder {
     /// For a file of `tensor_count` tensors.
     pub fn new(tensor_count: usize) -> Self {
-        let seen = vec![0; tensor_count.min(MAX_TENSORS).div_ceil(64)].into();
-        OrderRecorder { seen, runs: Vec::new() }
+        let words = tensor_count.min(MAX_TENSORS).div_ceil(64);
+        OrderRecorder { seen: (0..words).map(|_| AtomicU64::new(0)).collect(), runs: Mutex::default() }
     }
 
     /// Counts if it is the first touch of this tensor.
-    pub fn touch(&mut self, tensor: usize) {
-        let Some(word) = self.seen.get_mut(tensor / 64) else { return };
+    pub fn touch(&self, tensor: usize) {
+        let Some(word) = self.seen.get(tensor / 64) else { return };
         let bit = 1 << (tensor % 64);
-        if *word & bit != 0 {
+        if word.load(Relaxed) & bit != 0 || word.fetch_or(bit, Relaxed) & bit != 0 {
             return;
         }
-        *word |= bit;
+        let mut runs = self.runs.lock();
         let tensor = tensor as u32;
-        let is_full = self.runs.len() == MAX_RUNS;
-        match self.runs.last_mut() {
+        let is_full = runs.len() > MAX_RUNS;
+        match runs.last_mut() {
+            _ if is_full => {}
             Some(Run(first, count)) if *first + *count == tensor => *count += 1,
-            _ if is_full => self.seen = Box::default(),
-            _ => self.runs.push(Run(tensor, 1)),
+            _ => runs.push(Run(tensor, 1)),
         }
     }
 
-    pub fn finish(self) -> Order {
-        Order(self.runs.into())
+    /// The order so far.
+    pub fn order(&self) -> Order {
+        let runs = self.runs.lock();
+        // The run after the last one only marks that the order is full.
+        Order(runs[..runs.len().min(MAX_RUNS)].into())
     }
 }
 
@@ -94,9 +101,9 @@ mod tests {
 
     #[test]
     fn an_order_is_kept_as_runs_and_saved_as_pairs() {
-        let mut recorder = OrderRecorder::new(100);
+        let recorder = OrderRecorder::new(100);
         [7, 8, 8, 9, 3, 7, 10, 0].into_iter().for_each(|tensor| recorder.touch(tensor));
-        let order = recorder.finish();
+        let order = recorder.order();
         assert_eq!(order.to_vec(), [7, 8, 9, 3, 10, 0]);
         let saved = serde_json::to_string(&order).unwrap();
         assert_eq!(saved, "[[7,3],[3,1],[10,1],[0,1]]");
@@ -112,9 +119,9 @@ mod tests {
 
     #[test]
     fn an_order_of_too_many_runs_keeps_its_beginning() {
-        let mut recorder = OrderRecorder::new(MAX_TENSORS);
+        let recorder = OrderRecorder::new(MAX_TENSORS);
         (0..MAX_TENSORS).step_by(2).for_each(|tensor| recorder.touch(tensor));
-        let order = recorder.finish();
+        let order = recorder.order();
         assert_eq!(order.run_count(), MAX_RUNS);
         assert!(order.to_vec().into_iter().eq((0..2 * MAX_RUNS as u32).step_by(2)));
     }
@@ -122,7 +129,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_order_is_that_of_first_touches(touches in prop::collection::vec(0usize..300, 0..500)) {
-            let mut recorder = OrderRecorder::new(256);
+            let recorder = OrderRecorder::new(256);
             let mut expected = Vec::new();
             for tensor in touches {
                 recorder.touch(tensor);
@@ -130,7 +137,7 @@ mod tests {
                     expected.push(tensor as u32);
                 }
             }
-            prop_assert_eq!(recorder.finish().to_vec(), expected);
+            prop_assert_eq!(recorder.order().to_vec(), expected);
         }
     }
 }

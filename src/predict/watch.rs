@@ -1,6 +1,7 @@
 //! Follows the reads of one open.
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use crate::format::TensorMap;
 
@@ -22,59 +23,60 @@ pub enum Access {
     Unknown,
 }
 
-/// The reads of one open, boiled down as they come. Takes 8 KiB and a bit for each tensor.
+/// The reads of one open, boiled down as they come, in as many threads as they come in: nothing here waits. Takes 8 KiB
+/// and a bit for each tensor.
 #[derive(Debug)]
 pub struct OpenWatch {
-    facts: Facts,
     order: OrderRecorder,
-    touched: Box<[u64]>,
+    touched: Box<[AtomicU64]>,
+    /// Bytes for each bit of `touched`.
     piece: u64,
-    furthest: u64,
-    page_aligned: bool,
-    runs_over: bool,
-    reads_only: bool,
-    faults: bool,
+    data_bytes: u64,
+    data_read: AtomicU64,
+    data_touched: AtomicU64,
+    furthest: AtomicU64,
+    jumped: AtomicBool,
+    unaligned: AtomicBool,
+    ran_over: AtomicBool,
+    faulted: AtomicBool,
+    not_told: AtomicBool,
 }
 
 impl OpenWatch {
     pub fn new(map: &TensorMap) -> Self {
         let piece = map.size().div_ceil(PIECES).next_power_of_two().max(PAGE);
-        let facts = Facts {
-            data_bytes: map.data_bytes(),
-            data_read: 0,
-            data_touched: 0,
-            front_to_back: true,
-            ignores_tensors: true,
-            mapped: None,
-        };
+        let words = map.size().div_ceil(piece).div_ceil(64);
         OpenWatch {
-            facts,
             order: OrderRecorder::new(map.tensors().len()),
-            touched: vec![0; map.size().div_ceil(piece).div_ceil(64) as usize].into(),
+            touched: (0..words).map(|_| AtomicU64::new(0)).collect(),
             piece,
-            furthest: 0,
-            page_aligned: true,
-            runs_over: false,
-            reads_only: true,
-            faults: false,
+            data_bytes: map.data_bytes(),
+            data_read: AtomicU64::new(0),
+            data_touched: AtomicU64::new(0),
+            furthest: AtomicU64::new(0),
+            jumped: AtomicBool::new(false),
+            unaligned: AtomicBool::new(false),
+            ran_over: AtomicBool::new(false),
+            faulted: AtomicBool::new(false),
+            not_told: AtomicBool::new(false),
         }
     }
 
     /// Takes in one read of `bytes`. `map` is the one that this watch was made for.
-    pub fn touch(&mut self, map: &TensorMap, bytes: Range<u64>, access: Access) {
+    pub fn touch(&self, map: &TensorMap, bytes: Range<u64>, access: Access) {
         let bytes = bytes.start..bytes.end.min(map.size());
         if bytes.start >= bytes.end {
             return;
         }
-        self.facts.front_to_back &= bytes.start <= self.furthest + SLACK && bytes.start + SLACK >= self.furthest;
-        self.furthest = self.furthest.max(bytes.end);
-        self.reads_only &= access == Access::Read;
-        self.faults |= access == Access::Fault;
+        let furthest = self.furthest.fetch_max(bytes.end, Relaxed);
+        note(&self.jumped, bytes.start.abs_diff(furthest) > SLACK);
+        note(&self.faulted, access == Access::Fault);
+        note(&self.not_told, access == Access::Unknown);
 
-        // What is read along with the header says nothing about tensors.
+        // What is read along with the header says nothing about tensors, and a header is read from anywhere.
         let header = map.header();
         let with_header = header.contains(&bytes.start);
-        let spill = if with_header { header.end..header.end + PEEK_LIMIT } else { 0..0 };
+        let spill_end = if with_header { header.end + PEEK_LIMIT } else { 0 };
         let mut tensors = 0;
         for index in map.within(&bytes) {
             let tensor = &map.tensors()[index].bytes;
@@ -83,40 +85,51 @@ impl OpenWatch {
                 continue;
             }
             self.mark(&part);
-            self.facts.data_read += part.end.saturating_sub(part.start.max(spill.end));
+            self.data_read.fetch_add(part.end.saturating_sub(part.start.max(spill_end)), Relaxed);
             if !with_header {
                 self.order.touch(index);
             }
             tensors += 1;
         }
-        self.runs_over |= tensors > 1 && !with_header;
-        // A header is read from anywhere.
-        self.page_aligned &= bytes.start % PAGE == 0 || with_header;
+        note(&self.ran_over, tensors > 1 && !with_header);
+        note(&self.unaligned, !bytes.start.is_multiple_of(PAGE) && !with_header);
     }
 
     pub fn facts(&self) -> Facts {
-        let mapped = if self.faults { Some(true) } else { (self.furthest > 0 && self.reads_only).then_some(false) };
+        let mapped = match (self.faulted.load(Relaxed), self.not_told.load(Relaxed)) {
+            (true, _) => Some(true),
+            (false, true) => None,
+            (false, false) => (self.furthest.load(Relaxed) > 0).then_some(false),
+        };
         Facts {
-            data_touched: self.facts.data_touched.min(self.facts.data_bytes),
-            ignores_tensors: self.page_aligned || self.runs_over,
+            data_bytes: self.data_bytes,
+            data_read: self.data_read.load(Relaxed),
+            data_touched: self.data_touched.load(Relaxed).min(self.data_bytes),
+            front_to_back: !self.jumped.load(Relaxed),
+            ignores_tensors: !self.unaligned.load(Relaxed) || self.ran_over.load(Relaxed),
             mapped,
-            ..self.facts
         }
     }
 
-    /// The order in which the tensors were first read.
-    pub fn into_order(self) -> Order {
-        self.order.finish()
+    /// The order in which the tensors were first read, so far.
+    pub fn order(&self) -> Order {
+        self.order.order()
     }
 
-    fn mark(&mut self, part: &Range<u64>) {
+    fn mark(&self, part: &Range<u64>) {
         for piece in part.start / self.piece..part.end.div_ceil(self.piece) {
-            let (word, bit) = ((piece / 64) as usize, 1 << (piece % 64));
-            if self.touched[word] & bit == 0 {
-                self.touched[word] |= bit;
-                self.facts.data_touched += self.piece;
+            let (word, bit) = (&self.touched[(piece / 64) as usize], 1 << (piece % 64));
+            if word.load(Relaxed) & bit == 0 && word.fetch_or(bit, Relaxed) & bit == 0 {
+                self.data_touched.fetch_add(self.piece, Relaxed);
             }
         }
+    }
+}
+
+/// Writes only what is news, so that parallel reads do not pass one cache line around.
+fn note(flag: &AtomicBool, seen: bool) {
+    if seen && !flag.load(Relaxed) {
+        flag.store(true, Relaxed);
     }
 }
 
@@ -148,9 +161,9 @@ mod tests {
 
     fn kind(reads: impl IntoIterator<Item = Range<u64>>, access: Access) -> (OpenKind, Vec<u32>) {
         let map = file();
-        let mut watch = OpenWatch::new(&map);
+        let watch = OpenWatch::new(&map);
         reads.into_iter().for_each(|bytes| watch.touch(&map, bytes, access));
-        (watch.facts().kind(), watch.into_order().to_vec())
+        (watch.facts().kind(), watch.order().to_vec())
     }
 
     fn blocks(range: Range<u64>, length: u64) -> impl Iterator<Item = Range<u64>> {
@@ -188,9 +201,30 @@ mod tests {
     }
 
     #[test]
+    fn parallel_reads_are_all_counted() {
+        let map = file();
+        let watch = OpenWatch::new(&map);
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (map, watch) = (&map, &watch);
+                scope.spawn(move || {
+                    for tensor in map.tensors().iter().skip(thread).step_by(4) {
+                        blocks(tensor.bytes.clone(), 4096).for_each(|bytes| watch.touch(map, bytes, Access::Read));
+                    }
+                });
+            }
+        });
+        let facts = watch.facts();
+        assert_eq!((facts.data_read, facts.data_touched), (map.data_bytes(), map.data_bytes()));
+        let mut order = watch.order().to_vec();
+        order.sort_unstable();
+        assert!(order.into_iter().eq(0..COUNT as u32));
+    }
+
+    #[test]
     fn a_byte_that_is_read_again_is_not_more_of_the_file() {
         let map = file();
-        let mut watch = OpenWatch::new(&map);
+        let watch = OpenWatch::new(&map);
         for _ in 0..100 {
             watch.touch(&map, 4 * MIB..5 * MIB, Access::Read);
         }
