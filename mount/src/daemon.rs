@@ -4,9 +4,9 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -71,7 +71,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     // Modes of new files are the caller's business: the kernel has applied the caller's mask.
     rustix::process::umask(rustix::fs::Mode::empty());
     tuning::raise_descriptor_limit();
-    let mut notes = tuning::before_mounting();
+    let mut notes: Vec<String> = tuning::before_mounting().into_iter().collect();
     // Opened before anything is mounted over them.
     let roots = settings.mounts.iter().map(open_root).collect::<Result<Vec<_>, _>>()?;
     let store = Store::start(StoreConfig {
@@ -179,10 +179,14 @@ impl Ended {
     fn wait_for(&self, mounts: usize) {
         let mut state = self.state.lock();
         while state.0 < mounts {
-            match state.1 {
+            let deadline = state.1;
+            match deadline {
                 None => self.changed.wait(&mut state),
-                Some(deadline) if self.changed.wait_until(&mut state, deadline).timed_out() => return,
-                Some(_) => {}
+                Some(deadline) => {
+                    if self.changed.wait_until(&mut state, deadline).timed_out() {
+                        return;
+                    }
+                }
             }
         }
     }
@@ -219,8 +223,7 @@ impl Mount {
             let paths = settings.mounts.iter().flat_map(|spec| [spec.source.clone(), spec.mountpoint.clone()]);
             Follow::new(rustix::process::geteuid().as_raw(), paths.collect())
         });
-        let options =
-            FsOptions { open_wait: settings.open_wait, control_socket: settings.control_socket.clone() };
+        let options = FsOptions { open_wait: settings.open_wait, control_socket: settings.control_socket.clone() };
         let fs = Arc::new(Fs::new(root, Arc::clone(store), options, follow, watcher.clone()));
         let wanted = MountFlagsWanted { read_only: settings.read_only, allow_other: settings.allow_other };
         let device = device::mount(&spec.source, &spec.mountpoint, wanted)?;
@@ -234,7 +237,8 @@ impl Mount {
             session_config(),
         )
         .map_err(failed)?;
-        let (passthrough, mut notes) = tuning::after_mounting(*offered.lock(), settings.passthrough, device.as_fd(), store, &spec.mountpoint);
+        let (passthrough, mut notes) =
+            tuning::after_mounting(*offered.lock(), settings.passthrough, device.as_fd(), store, &spec.mountpoint);
         fs.set_passthrough(passthrough);
         let invalidator = Invalidator::start(Arc::clone(&fs), session.notifier()).map_err(DaemonError::Thread)?;
         if watcher.is_none() {

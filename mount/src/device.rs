@@ -14,11 +14,15 @@ pub const FS_TYPE: &str = "fuse.weightfs";
 
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error("cannot open /dev/fuse: {0}; try 'modprobe fuse', and in a container give it the device (--device /dev/fuse)")]
+    #[error(
+        "cannot open /dev/fuse: {0}; try 'modprobe fuse', and in a container give it the device (--device /dev/fuse)"
+    )]
     Device(io::Error),
     #[error("cannot mount on {mountpoint}: {error}")]
     Mount { mountpoint: String, error: io::Error },
-    #[error("cannot mount on {mountpoint} without root: fusermount3 {reason}; install it with 'apt install fuse3', or run as root")]
+    #[error(
+        "cannot mount on {mountpoint} without root: fusermount3 {reason}; install it with 'apt install fuse3', or run as root"
+    )]
     Helper { mountpoint: String, reason: String },
 }
 
@@ -94,8 +98,7 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     let mut byte = [0u8; 1];
     let mut space = nix::cmsg_space!([i32; 1]);
     let mut buffers = [IoSliceMut::new(&mut byte)];
-    let message =
-        recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
+    let message = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control
             && let [descriptor] = descriptors[..]

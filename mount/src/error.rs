@@ -34,7 +34,9 @@ impl FsError {
     /// Whether somebody should read of it in the log: a missing file is everyday, a failed read is not.
     pub fn is_noteworthy(&self) -> bool {
         match self {
-            FsError::Source(errno) => matches!(*errno, Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::NODEV | Errno::MFILE | Errno::NFILE),
+            FsError::Source(errno) => {
+                matches!(*errno, Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::NODEV | Errno::MFILE | Errno::NFILE)
+            }
             FsError::Read(_) => true,
             FsError::Stale | FsError::BadHandle => false,
         }

@@ -115,7 +115,8 @@ mod tests {
         let directory = rustix::fs::open(root, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let link = crate::source::stat_at(&directory, OsStr::new(name)).unwrap();
         let (origin, _) = follow.outside(directory.as_fd(), OsStr::new(name), &link)?;
-        Some(origin.base.path().join(origin.path))
+        let base = std::fs::read_link(crate::source::proc_path(origin.base.as_fd())).unwrap();
+        Some(base.join(origin.path))
     }
 
     #[test]

@@ -129,7 +129,8 @@ impl Filesystem for Adapter {
         let mut offered = self.offered.lock();
         offered.shared_maps_of_direct_files = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
         // Arena files lie on a plain file system: one level.
-        offered.passthrough = config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() && config.set_max_stack_depth(1).is_ok();
+        offered.passthrough =
+            config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() && config.set_max_stack_depth(1).is_ok();
         // Each of these answers with the nearest value that is possible where ours is not.
         let _ = config.set_max_write(LARGEST_REQUEST);
         let _ = config.set_max_background(64);
@@ -179,7 +180,16 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, device: u32, reply: ReplyEntry) {
+    fn mknod(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _: u32,
+        device: u32,
+        reply: ReplyEntry,
+    ) {
         let device = crate::translate::device(device);
         reply_entry(reply, self.fs.mknod(parent.0, name, mode, device, &caller(request)));
     }

@@ -25,9 +25,15 @@ const AGAIN: Duration = Duration::from_millis(400);
 /// One thing that the kernel is to forget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expiry {
-    Entry { directory: u64, name: OsString },
+    Entry {
+        directory: u64,
+        name: OsString,
+    },
     /// Attributes, and pages where the content may have changed.
-    Node { id: u64, pages: bool },
+    Node {
+        id: u64,
+        pages: bool,
+    },
 }
 
 /// Why.
@@ -47,7 +53,8 @@ pub struct Invalidator {
 impl Invalidator {
     pub fn start(fs: Arc<Fs>, notifier: Notifier) -> std::io::Result<Self> {
         let (causes, received) = channel();
-        let thread = std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || run(&fs, &notifier, &received))?;
+        let thread =
+            std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || run(&fs, &notifier, &received))?;
         Ok(Self { causes, thread: Some(thread) })
     }
 

@@ -132,10 +132,6 @@ impl Nodes {
         Self { root_device: key.device, by_id: RwLock::new(HashMap::from([(ROOT, node)])) }
     }
 
-    pub fn len(&self) -> usize {
-        self.by_id.read().len()
-    }
-
     /// # Errors
     /// `Stale` for a number that is not known.
     pub fn get(&self, id: u64) -> Result<Arc<Node>, FsError> {
@@ -165,7 +161,14 @@ impl Nodes {
     }
 
     /// The node of a source file, made if it is new, with one more lookup by the kernel if `counted`.
-    pub fn found(&self, key: SourceKey, kind: FileType, name: Option<(u64, &OsStr)>, origin: Option<Origin>, counted: bool) -> Arc<Node> {
+    pub fn found(
+        &self,
+        key: SourceKey,
+        kind: FileType,
+        name: Option<(u64, &OsStr)>,
+        origin: Option<Origin>,
+        counted: bool,
+    ) -> Arc<Node> {
         let node = {
             let mut by_id = self.by_id.write();
             let id = Self::id_in(&by_id, self.root_device, key);

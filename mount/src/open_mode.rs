@@ -87,9 +87,8 @@ pub fn decide(s: &Situation) -> (Choice, Reason) {
         let choice = if s.bounced.is_some() { Choice::Stream } else { Choice::Bounce };
         return (choice, Reason::HasResidentNode);
     }
-    let soon = s.speed.is_some_and(|speed| {
-        Duration::from_secs_f64(s.missing as f64 / speed.max(1) as f64) < s.open_wait
-    });
+    let soon =
+        s.speed.is_some_and(|speed| Duration::from_secs_f64(s.missing as f64 / speed.max(1) as f64) < s.open_wait);
     if s.bounced.is_none() && s.expected && s.room && soon {
         return (Choice::Wait, Reason::CompletableSoon);
     }

@@ -161,7 +161,10 @@ mod tests {
         let file = FileState::default();
         file.bounce(7, Purpose::Write);
         file.bounce(8, Purpose::Read);
-        assert_eq!((file.bounced(7), file.bounced(8), file.bounced(9)), (Some(Purpose::Write), Some(Purpose::Read), None));
+        assert_eq!(
+            (file.bounced(7), file.bounced(8), file.bounced(9)),
+            (Some(Purpose::Write), Some(Purpose::Read), None)
+        );
         file.bounce(7, Purpose::Read);
         assert_eq!(file.bounced(7), Some(Purpose::Read));
         file.landed(7);

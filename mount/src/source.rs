@@ -14,7 +14,6 @@ use crate::attr::SourceKey;
 /// A directory that was opened before anything was mounted over it.
 #[derive(Debug)]
 pub struct SourceRoot {
-    path: PathBuf,
     root: OwnedFd,
     key: SourceKey,
 }
@@ -25,11 +24,7 @@ impl SourceRoot {
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let root = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let key = SourceKey::of(&rustix::fs::fstat(&root)?);
-        Ok(Self { path: path.to_owned(), root, key })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self { root, key })
     }
 
     pub fn key(&self) -> SourceKey {

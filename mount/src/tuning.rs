@@ -93,7 +93,9 @@ pub fn after_mounting(
     let works = match passthrough {
         Ok(_) => true,
         Err(reason) => {
-            notes.push(format!("resident models are streamed by the daemon, at about half the speed of passthrough: {reason}"));
+            notes.push(format!(
+                "resident models are streamed by the daemon, at about half the speed of passthrough: {reason}"
+            ));
             false
         }
     };
@@ -109,7 +111,8 @@ fn set_readahead(mountpoint: &Path) -> io::Result<()> {
 
 /// "MAJOR:MINOR" of the last mount of ours on `mountpoint`.
 fn device_of<'a>(table: &'a str, mountpoint: &Path) -> Option<&'a str> {
-    let mountpoint = mountpoint.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    let mountpoint =
+        mountpoint.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
     table.lines().rev().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let kind = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 1))?;

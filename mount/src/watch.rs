@@ -139,7 +139,10 @@ impl Changes {
                 Err(rustix::io::Errno::INTR) => {}
                 Err(rustix::io::Errno::AGAIN) => {
                     let (inotify, stop) = (self.shared.inotify.as_fd(), self.shared.stop.as_fd());
-                    let mut wanted = [PollFd::from_borrowed_fd(inotify, PollFlags::IN), PollFd::from_borrowed_fd(stop, PollFlags::IN)];
+                    let mut wanted = [
+                        PollFd::from_borrowed_fd(inotify, PollFlags::IN),
+                        PollFd::from_borrowed_fd(stop, PollFlags::IN),
+                    ];
                     // Interrupted or not: both are looked at again.
                     let _ = rustix::event::poll(&mut wanted, None);
                     if !wanted[1].revents().is_empty() {

@@ -10,6 +10,9 @@ use crate::fill::SourceFile;
 use crate::ids::{GenerationId, SourceIdentity, Timestamp};
 use crate::residency::{RefetchCost, UseKind};
 
+/// Extents are numbered with 32 bits. Larger files exist only as holes.
+const LARGEST_MODEL: u64 = 1 << 52;
+
 /// What the policy assumes of a source that nothing was read from yet: a middling solid-state disk, in bytes/s.
 const ASSUMED_SPEED: u64 = 1 << 30;
 
@@ -33,7 +36,7 @@ impl Store {
     /// `identity` says, or changed so lately that it may change again unnoticed.
     pub fn open(self: &Arc<Self>, source: &Arc<SourceFile>) -> Option<Opened> {
         let identity = identity_of(source.file()).ok()?;
-        if identity.size < SMALLEST_MODEL || !is_settled(&identity, SystemTime::now()) {
+        if !(SMALLEST_MODEL..LARGEST_MODEL).contains(&identity.size) || !is_settled(&identity, SystemTime::now()) {
             return None;
         }
         let key = (identity.device, identity.inode);

@@ -76,7 +76,8 @@ impl Fs {
 
     pub fn fsync(&self, handle: u64, data_only: bool) -> Result<(), FsError> {
         let file = self.handles.file(handle)?;
-        let result = if data_only { rustix::fs::fdatasync(file.source.file()) } else { rustix::fs::fsync(file.source.file()) };
+        let result =
+            if data_only { rustix::fs::fdatasync(file.source.file()) } else { rustix::fs::fsync(file.source.file()) };
         Ok(result?)
     }
 

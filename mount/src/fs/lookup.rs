@@ -47,7 +47,8 @@ impl Fs {
     pub(super) fn plain_entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
         let mut found = self.look(parent, directory, name)?;
         let is_file = FileType::from_raw_mode(found.stat.st_mode).is_file();
-        if is_file && self.has_passthrough() && self.store.find(&identity(&found.stat)).is_some_and(|g| g.is_complete()) {
+        if is_file && self.has_passthrough() && self.store.find(&identity(&found.stat)).is_some_and(|g| g.is_complete())
+        {
             found.ttl = Ttl::NONE;
         }
         Ok(self.found(parent, name, found))

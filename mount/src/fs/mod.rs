@@ -19,7 +19,7 @@ use rustix::fs::{AtFlags, FileType, OFlags, Stat};
 use rustix::io::Errno;
 use weightfs::store::{Generation, Store};
 
-use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
+use crate::attr::{Entry, SourceKey, Ttl, identity};
 use crate::error::FsError;
 use crate::follow::Follow;
 use crate::handles::Handles;
@@ -30,7 +30,6 @@ use crate::source::SourceRoot;
 use crate::watch::{self, Watcher};
 
 pub use attrs::Change;
-pub use data::Reply;
 pub use dirs::DirectoryEntry;
 pub use open::{OpenMode, OpenReply};
 
@@ -100,10 +99,6 @@ impl Fs {
         }
     }
 
-    pub fn root(&self) -> &SourceRoot {
-        &self.root
-    }
-
     /// The kernel agreed to passthrough, or it turned out that it does not work.
     pub fn set_passthrough(&self, works: bool) {
         self.passthrough.store(works, Ordering::Release);
@@ -111,11 +106,6 @@ impl Fs {
 
     pub fn has_passthrough(&self) -> bool {
         self.passthrough.load(Ordering::Acquire)
-    }
-
-    /// Nodes that the kernel knows.
-    pub fn node_count(&self) -> usize {
-        self.nodes.len()
     }
 
     /// Takes a generation that is no longer whole or current out of the lookups of its file, and returns the names whose
@@ -192,10 +182,6 @@ impl Fs {
         Ok(crate::source::reopen(located.as_fd(), flags | OFlags::NOCTTY)?)
     }
 
-    fn attr(&self, stat: &Stat) -> Attr {
-        Attr::of(stat, self.nodes.id_of(SourceKey::of(stat)))
-    }
-
     /// How long the kernel may believe what it is told of an entry of `parent`.
     fn ttl(&self, parent: &Node) -> Ttl {
         let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(parent.id));
@@ -239,7 +225,8 @@ impl Fs {
         let gid = group.map(rustix::fs::Gid::from_raw);
         if let Err(error) = rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
             // It would belong to somebody else: better that there is nothing.
-            let flags = if FileType::from_raw_mode(stat.st_mode).is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let flags =
+                if FileType::from_raw_mode(stat.st_mode).is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let _ = rustix::fs::unlinkat(directory, name, flags);
             return Err(error.into());
         }

@@ -14,14 +14,7 @@ use crate::error::FsError;
 use crate::source::{is_plain, proc_path, stat_at};
 
 impl Fs {
-    pub fn mknod(
-        &self,
-        parent: u64,
-        name: &OsStr,
-        mode: u32,
-        device: u64,
-        caller: &Caller,
-    ) -> Result<Entry, FsError> {
+    pub fn mknod(&self, parent: u64, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry, FsError> {
         let parent = self.node(parent)?;
         let (directory, _) = self.locate(&parent)?;
         let kind = FileType::from_raw_mode(mode);

@@ -247,11 +247,7 @@ impl Fs {
     }
 
     /// The kernel hears of an entry only together with its open file.
-    fn opened_entry(
-        &self,
-        entry: Entry,
-        reply: Result<OpenReply, FsError>,
-    ) -> Result<(Entry, OpenReply), FsError> {
+    fn opened_entry(&self, entry: Entry, reply: Result<OpenReply, FsError>) -> Result<(Entry, OpenReply), FsError> {
         match reply {
             Ok(reply) => Ok((entry, reply)),
             Err(error) => {
