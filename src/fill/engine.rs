@@ -164,10 +164,11 @@ impl Engine {
         self.0.shared.queue.lock().counters()
     }
 
-    /// Ends all jobs, those that are not in flight with [`super::FillError::Shutdown`], and waits until no thread of
-    /// the engine is left. Jobs that another handle submits later end at once. Waits for the storage.
+    /// Ends all jobs, those that are not in flight with [`super::FillError::Shutdown`], and waits until nothing is:
+    /// for the storage, that is. Jobs that another handle submits later end in the same way. When the last handle
+    /// has gone too, every job was answered and no thread is left.
     pub fn shutdown(self) {
-        self.0.stop();
+        self.0.stop_reading();
     }
 }
 
@@ -203,17 +204,17 @@ impl Inner {
         Ok(inner)
     }
 
-    fn stop(&self) {
+    fn stop_reading(&self) {
         self.shared.change(Queue::close);
         join(&self.drivers);
-        self.shared.completions.close();
-        join(&self.completers);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_reading();
+        self.shared.completions.close();
+        join(&self.completers);
     }
 }
 

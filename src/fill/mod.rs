@@ -97,7 +97,7 @@ pub struct Job {
 pub enum FillError {
     #[error("the source cannot be read at byte {offset}: {}", io::Error::from_raw_os_error(*.errno))]
     Io { offset: u64, errno: i32 },
-    #[error("the source ends at byte {offset}, before what was asked for: it was truncated meanwhile")]
+    #[error("the source ends before byte {offset} or there, earlier than expected: it was truncated meanwhile")]
     Truncated { offset: u64 },
     #[error("no longer wanted")]
     Cancelled,
