@@ -176,7 +176,7 @@ mod tests {
             for result in attempts {
                 let mode = match piece.route {
                     Route::Any => Mode::Cached,
-                    Route::Device if piece.bytes.start % BLOCK == 0 => Mode::Direct,
+                    Route::Device if piece.bytes.start.is_multiple_of(BLOCK) => Mode::Direct,
                     Route::Device => panic!("{:?} can no longer be read directly", piece.bytes),
                     Route::Buffered => Mode::Buffered,
                 };
