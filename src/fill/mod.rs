@@ -20,6 +20,8 @@ mod storage;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod queue_random;
+#[cfg(test)]
 mod tests;
 
 use std::io;

@@ -2,7 +2,8 @@
 //!
 //! A class may start a request while fewer are in flight than its limit. Demand has the highest limit, so that a
 //! demand request finds room however much bulk is queued, and shares the device with no more of it than the bulk
-//! limits allow.
+//! limits allow. Demand jobs take turns, so that a page fault does not wait for a large tensor that another reader
+//! wants; bulk jobs are read in the order in which they came.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -171,8 +172,12 @@ impl Queue {
                 continue;
             };
             let piece = entry.cut(id, self.limits.request, now);
-            if entry.rest.is_empty() {
+            let (cut_whole, take_turns) = (entry.rest.is_empty(), class == Class::Demand);
+            if cut_whole || take_turns {
                 self.waiting[class as usize].pop_front();
+            }
+            if !cut_whole && take_turns {
+                self.waiting[class as usize].push_back(id);
             }
             return Some(piece);
         }
@@ -369,6 +374,22 @@ mod tests {
             rig.complete(piece);
         }
         assert_eq!(starts(&rig.drain()), [(OpenWait, 81920), (OpenWait, 90112)]);
+    }
+
+    #[test]
+    fn demand_jobs_take_turns_and_bulk_jobs_do_not() {
+        use Class::*;
+        for (class, expected) in [(Demand, [0, 65536, 8192, 16384]), (Prefetch, [0, 8192, 16384, 24576])] {
+            let mut rig = Rig::new();
+            let _answers = [0..32768, 65536..69632].map(|bytes| rig.push(class, bytes, None).1);
+            let mut issued = Vec::new();
+            for _ in 0..4 {
+                let piece = rig.next().expect("more is wanted");
+                issued.push(piece.bytes.start);
+                rig.complete(piece);
+            }
+            assert_eq!(issued, expected, "{class:?}");
+        }
     }
 
     #[test]

@@ -291,3 +291,11 @@ fn the_last_handle_may_go_where_a_job_is_answered() {
         assert_eq!(answer(&answers), Ok(()));
     }
 }
+
+#[test]
+fn who_cannot_have_io_uring_is_told_what_to_do() {
+    let told = |errno: Errno| EngineError::Uring { error: errno.into() }.to_string();
+    assert!(told(Errno::PERM).contains("kernel.io_uring_disabled=0"));
+    assert!(told(Errno::NOMEM).contains("ulimit -l"));
+    assert!(told(Errno::NOSYS).contains("Linux 5.11"));
+}
