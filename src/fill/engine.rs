@@ -1,5 +1,6 @@
 //! The engine as its users hold it, and the threads that it consists of.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -117,6 +118,12 @@ struct Inner {
     kind: &'static str,
     drivers: Mutex<Vec<JoinHandle<()>>>,
     completers: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("kind", &self.kind()).finish_non_exhaustive()
+    }
 }
 
 impl Engine {

@@ -28,6 +28,8 @@ pub(crate) struct Finished {
     pub class: Class,
     pub done: Done,
     pub result: Result<(), FillError>,
+    /// Let go of before `done` is called, and not where jobs end: unmapping and closing may take long.
+    pub held: (Arc<SourceFile>, Arc<Mapping>),
 }
 
 struct Entry {
@@ -112,7 +114,7 @@ impl Queue {
         self.next_id += 1;
         if self.closed || len == 0 {
             let result = if self.closed { Err(FillError::Shutdown) } else { Ok(()) };
-            self.finished.push(Finished { class, done, result });
+            self.finished.push(Finished { class, done, result, held: (source, memory) });
             return id;
         }
         let entry = Entry { source, memory, at, class, ticket, done, rest: bytes, pieces: 0, error: None };
@@ -269,11 +271,12 @@ impl Queue {
         if !self.jobs.get(&id).is_some_and(ended) {
             return;
         }
-        if let Some(Entry { class, done, error, .. }) = self.jobs.remove(&id) {
+        if let Some(Entry { class, done, error, source, memory, .. }) = self.jobs.remove(&id) {
             if matches!(error, Some(FillError::Io { .. } | FillError::Truncated { .. })) {
                 self.counters.errors += 1;
             }
-            self.finished.push(Finished { class, done, result: error.map_or(Ok(()), Err) });
+            let result = error.map_or(Ok(()), Err);
+            self.finished.push(Finished { class, done, result, held: (source, memory) });
         }
     }
 
