@@ -13,9 +13,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{Advice, MemfdFlags, OFlags};
+use rustix::fs::{Advice, FallocateFlags, MemfdFlags, Mode, OFlags};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount, fsopen};
 use weightfs::fill::{Class, Engine, EngineChoice, Job, SourceFile, Storage};
 use weightfs::sys::mapping::Mapping;
 
@@ -67,7 +68,43 @@ fn main() -> Outcome<()> {
         let (slowest, fastest) = (speeds[0], speeds[speeds.len() - 1]);
         println!("{name:32} {:6.2} GB/s ({slowest:.2} to {fastest:.2})", speeds[speeds.len() / 2]);
     }
+    for choice in [EngineChoice::Uring, EngineChoice::Threads] {
+        rustix::fs::fadvise(source.file(), 0, None, Advice::DontNeed)?;
+        let engine = Engine::start(choice, storage)?;
+        let (alone, beside) = demand_beside_prefetch(&engine, &source, size)?;
+        println!("2 MiB on demand, {}: {alone:.1?} alone, {beside:.1?} beside prefetch (medians)", engine.kind());
+    }
     Ok(())
+}
+
+/// How long a demand job of 2 MiB takes, with nothing else going on and while the file is prefetched.
+fn demand_beside_prefetch(engine: &Engine, source: &Arc<SourceFile>, size: u64) -> Outcome<(Duration, Duration)> {
+    const TRIES: u64 = 20;
+    let (wanted, memory) = (memory(TRIES * 2 * MIB)?, memory(size)?);
+    let median = || -> Outcome<Duration> {
+        let mut times = Vec::new();
+        for i in 0..TRIES {
+            let (send, answer) = channel();
+            let (source, memory, start) = (Arc::clone(source), Arc::clone(&wanted), size - (i + 1) * 8 * MIB);
+            let done = Box::new(move |result| send.send(result).unwrap_or_default());
+            let (bytes, at, class) = (start..start + 2 * MIB, (i * 2 * MIB) as usize, Class::Demand);
+            let began = Instant::now();
+            engine.submit(Job { source, bytes, memory, at, class, ticket: None, done });
+            answer.recv()??;
+            times.push(began.elapsed());
+        }
+        times.sort();
+        Ok(times[times.len() / 2])
+    };
+    let alone = median()?;
+    let beside = thread::scope(|scope| {
+        let bulk =
+            scope.spawn(|| fill(engine, source, size, &memory, Class::Prefetch).map_err(|error| error.to_string()));
+        let beside = median();
+        bulk.join().map_err(|_| "prefetch panicked")??;
+        beside
+    })?;
+    Ok((alone, beside))
 }
 
 /// Each 8 bytes hold their own place in the file.
@@ -88,11 +125,21 @@ fn check(memory: &Mapping, size: u64) {
     }
 }
 
-/// New memory whose pages are there already, so that only reading is measured.
+/// New memory whose pages are there already, so that only reading is measured: 2 MiB pages where we may have them.
 fn memory(size: u64) -> Outcome<Arc<Mapping>> {
-    let file = File::from(rustix::fs::memfd_create("weightfs-fill", MemfdFlags::CLOEXEC)?);
-    rustix::fs::fallocate(file.as_fd(), rustix::fs::FallocateFlags::empty(), 0, size)?;
+    let file =
+        huge_file().or_else(|_| rustix::fs::memfd_create("weightfs-fill", MemfdFlags::CLOEXEC).map(File::from))?;
+    rustix::fs::fallocate(file.as_fd(), FallocateFlags::empty(), 0, size)?;
     Ok(Arc::new(Mapping::shared(&file, size as usize)?))
+}
+
+fn huge_file() -> rustix::io::Result<File> {
+    let tmpfs = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(tmpfs.as_fd(), "huge", "always")?;
+    fsconfig_create(tmpfs.as_fd())?;
+    let root = fsmount(tmpfs.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    rustix::fs::openat(root, ".", flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
 fn in_order(path: &Path, size: u64, memory: &Mapping) -> Outcome<()> {
