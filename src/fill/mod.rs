@@ -1,9 +1,9 @@
 //! Brings bytes of source files into memory: which request goes next, how it is retried, and who is told.
 //!
 //! A [`Job`] asks for one range of a source file in one place of a mapping. The [`Engine`] cuts it into requests
-//! ([`queue`]), lets a driver read them ([`ring`] with io_uring, [`readers`] with threads), and answers once, when
+//! (`queue`), lets a driver read them (`ring` with io_uring, `readers` with threads), and answers once, when
 //! nothing writes to the job's memory any more. Where the kernel's page cache holds the bytes they are copied from
-//! there; else they are read with O_DIRECT; else through the page cache, which is emptied behind ([`source`]).
+//! there; else they are read with O_DIRECT; else through the page cache, which is emptied behind (`source`).
 //!
 //! Nothing here knows extents or who waits: that each byte is filled once is for the caller to see to.
 
