@@ -58,6 +58,16 @@ impl Pair {
         expected
     }
 
+    /// Does `act` in the plain folder and in the mount, where it must succeed and give the same.
+    ///
+    /// # Panics
+    /// If it fails, or gives two things.
+    pub fn both<T: PartialEq + Debug, E: PartialEq + Debug>(&self, what: &str, act: impl Fn(&Path) -> Result<T, E>) {
+        if let Err(error) = self.same(what, act) {
+            panic!("{what} fails in the mount and in a plain folder: {error:?}");
+        }
+    }
+
     /// That the plain folder, the mount and the source behind it hold the same.
     ///
     /// # Panics
