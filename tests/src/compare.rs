@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::fs;
+use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -23,14 +24,28 @@ pub struct Pair {
     mount: Mount,
     plain: TempDir,
     source: TempDir,
+    /// The way to the source that no mount can cover, kept by a descriptor that was opened before.
+    behind: PathBuf,
+    _behind: File,
 }
 
 impl Pair {
     pub fn new(options: &[&str]) -> Pair {
+        Pair::start(|source| Mount::start(source, options))
+    }
+
+    /// With the mount over its own source.
+    pub fn over(options: &[&str]) -> Pair {
+        Pair::start(|source| Mount::over(source, options))
+    }
+
+    fn start(mount: impl Fn(&Path) -> Mount) -> Pair {
         let source = temporary_folder("source");
         let plain = temporary_folder("plain");
-        let mount = Mount::start(source.path(), options);
-        Pair { mount, plain, source }
+        let open = File::open(source.path()).expect("open the source");
+        let behind = PathBuf::from(format!("/proc/self/fd/{}", open.as_raw_fd()));
+        let mount = mount(source.path());
+        Pair { mount, plain, source, behind, _behind: open }
     }
 
     pub fn mount(&self) -> &Mount {
@@ -39,7 +54,7 @@ impl Pair {
 
     /// The folder behind the mount.
     pub fn source(&self) -> &Path {
-        self.source.path()
+        &self.behind
     }
 
     /// The folder to compare with.
@@ -87,9 +102,10 @@ impl Pair {
         }
     }
 
-    /// Unmounts and checks that nothing is left.
+    /// Unmounts and checks that nothing is left but the source, with all that was done to it.
     pub fn stop(self) {
         self.mount.stop();
+        assert!(tree(self.plain.path()) == tree(self.source.path()), "the source is not what was made of it");
     }
 }
 
