@@ -20,11 +20,19 @@ pub enum Need {
 /// In CI (`CI=true`), where a test that does not run is a failure.
 pub fn met(needs: &[Need]) -> bool {
     let Some(reason) = needs.iter().find_map(|need| missing(*need)) else { return true };
+    skip(&reason);
+    false
+}
+
+/// Says that the calling test does not run.
+///
+/// # Panics
+/// In CI (`CI=true`).
+pub fn skip(reason: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{test} cannot run, and CI must not skip it: {reason}");
     // Straight to the descriptor: the test runner hides what passing tests print.
     let _ = writeln!(std::io::stderr(), "\n*** SKIPPED {test}: {reason} ***");
-    false
 }
 
 fn missing(need: Need) -> Option<String> {

@@ -90,3 +90,35 @@ pub fn let_files_settle() {
 
 /// A file whose last change is younger than two seconds is served but not kept. The rest is for coarse clocks.
 const SETTLE_TIME: Duration = Duration::from_millis(2300);
+
+/// A tmpfs of a given size that is gone when this value is.
+pub struct SmallDisk {
+    folder: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    /// Needs root. `size` as mount(8) takes it.
+    pub fn mount(size: &str) -> SmallDisk {
+        let folder = temporary_folder("disk");
+        let options = format!("size={size}");
+        nix::mount::mount(
+            Some("none"),
+            folder.path(),
+            Some("tmpfs"),
+            nix::mount::MsFlags::empty(),
+            Some(options.as_str()),
+        )
+        .expect("mount a tmpfs");
+        SmallDisk { folder }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = nix::mount::umount2(self.folder.path(), nix::mount::MntFlags::MNT_DETACH);
+    }
+}

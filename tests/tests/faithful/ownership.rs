@@ -136,8 +136,8 @@ fn others_are_let_in_only_when_asked() {
     }
     let source = weightfs_tests::system::temporary_folder("source");
     fs::write(source.path().join("f"), b"x").expect("write");
-    let mount = weightfs_tests::Mount::start(source.path(), &["--ram", "64M"]);
+    let mount = weightfs_tests::Mount::start(source.path(), &["--ram", "64M", "--allow-other=false"]);
     let outcome = Actor::start(ALICE).act(&["open", &text(&mount.join("f")), "r"]);
-    assert_eq!(outcome, Err(Errno::ACCESS), "without --allow-other");
+    assert_eq!(outcome, Err(Errno::ACCESS), "with --allow-other=false");
     mount.stop();
 }
