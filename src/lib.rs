@@ -4,7 +4,14 @@
 //! time and samples as arguments and do no I/O; `arena` and `fill` touch the machine through `sys`; `store` composes
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
+pub mod arena;
+pub mod control;
+pub mod extent;
+pub mod fill;
+pub mod format;
 pub mod ids;
+pub mod residency;
+pub mod store;
 pub mod units;
 
 #[allow(unsafe_code)]

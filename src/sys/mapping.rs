@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 
 /// A shared, writable mapping of a whole file.
 ///
@@ -19,6 +19,13 @@ impl Mapping {
     /// Maps the first `len` bytes of `file`, shared and writable. `len` must not be zero.
     pub fn shared(file: &File, len: usize) -> io::Result<Self> {
         MmapOptions::new().len(len).map_raw(file).map(|raw| Self { raw })
+    }
+
+    /// Asks for 2 MiB pages where the file system leaves that to its users.
+    pub fn prefer_huge_pages(&self) {
+        if let Err(error) = self.raw.advise(Advice::HugePage) {
+            tracing::debug!(%error, "the kernel has no 2 MiB pages for this mapping");
+        }
     }
 
     /// Bytes.

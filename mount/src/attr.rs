@@ -1,0 +1,96 @@
+//! Attributes of a file as its source has them, under the number by which the mount knows it.
+
+use std::time::Duration;
+
+use rustix::fs::{FileType, Stat};
+use weightfs::ids::{SourceIdentity, Timestamp};
+
+/// What `stat` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attr {
+    /// The inode number that clients see.
+    pub inode: u64,
+    pub size: u64,
+    /// Units of 512 bytes.
+    pub blocks: u64,
+    pub accessed: Timestamp,
+    pub modified: Timestamp,
+    pub changed: Timestamp,
+    pub kind: FileType,
+    /// Permission bits, with set-id and sticky bits.
+    pub permissions: u16,
+    pub links: u32,
+    pub owner: u32,
+    pub group: u32,
+    pub device: u64,
+    pub block_size: u32,
+}
+
+/// The answer to a lookup.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// The node's number: `attr.inode`, or the number of a resident generation.
+    pub node: u64,
+    pub attr: Attr,
+    pub ttl: Ttl,
+}
+
+/// How long the kernel may believe what it was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl {
+    pub entry: Duration,
+    pub attr: Duration,
+}
+
+/// A file of the source, wherever it is reached from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SourceKey {
+    pub device: u64,
+    pub inode: u64,
+}
+
+impl SourceKey {
+    pub fn of(stat: &Stat) -> Self {
+        Self { device: stat.st_dev, inode: stat.st_ino }
+    }
+}
+
+/// The identity of the content that `stat` describes.
+pub fn identity(stat: &Stat) -> SourceIdentity {
+    SourceIdentity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        size: stat.st_size as u64,
+        modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
+        changed: timestamp(stat.st_ctime, stat.st_ctime_nsec),
+    }
+}
+
+impl Attr {
+    pub fn of(stat: &Stat, inode: u64) -> Self {
+        Self {
+            inode,
+            size: stat.st_size as u64,
+            blocks: stat.st_blocks as u64,
+            accessed: timestamp(stat.st_atime, stat.st_atime_nsec),
+            modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
+            changed: timestamp(stat.st_ctime, stat.st_ctime_nsec),
+            kind: FileType::from_raw_mode(stat.st_mode),
+            permissions: (stat.st_mode & 0o7777) as u16,
+            links: stat.st_nlink as u32,
+            owner: stat.st_uid,
+            group: stat.st_gid,
+            device: stat.st_rdev,
+            block_size: stat.st_blksize as u32,
+        }
+    }
+
+    /// The same file with the size and times of an earlier content.
+    pub fn as_of(self, identity: &SourceIdentity) -> Self {
+        Self { size: identity.size, modified: identity.modified, changed: identity.changed, ..self }
+    }
+}
+
+fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {
+    Timestamp { seconds, nanoseconds: nanoseconds.try_into().unwrap_or(0) }
+}

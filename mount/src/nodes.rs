@@ -1,0 +1,300 @@
+//! The files that the kernel knows: node numbers, and how to find each of them in the source again.
+//!
+//! A node's number is the inode number of its source wherever that fits, so that it stays the same across mounts and
+//! workers without being written down. Numbers with the top bit set belong to resident generations (see `residents`).
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::ffi::{OsStr, OsString};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use rustix::fs::FileType;
+use rustix::io::Errno;
+
+use crate::attr::SourceKey;
+use crate::error::FsError;
+use crate::residents::FileState;
+use crate::source::SourceRoot;
+
+pub const ROOT: u64 = 1;
+/// Set in the numbers of resident generations.
+pub const RESIDENT_BIT: u64 = 1 << 63;
+/// Source inode numbers below this are node numbers as they are.
+const PLAIN_LIMIT: u64 = 1 << 48;
+
+/// A directory entry under which a node was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    pub parent: u64,
+    pub name: OsString,
+}
+
+/// Where a chain of names ends: the root of the mount, or what a followed link points to.
+#[derive(Clone, Debug)]
+pub struct Origin {
+    pub base: Arc<SourceRoot>,
+    pub path: PathBuf,
+}
+
+#[derive(Debug)]
+pub struct Node {
+    pub id: u64,
+    pub key: SourceKey,
+    pub kind: FileType,
+    origin: Option<Origin>,
+    names: Mutex<Vec<Name>>,
+    /// How many lookups the kernel has not yet forgotten.
+    lookups: Mutex<u64>,
+    /// A descriptor while the file is open: an open file needs no name.
+    kept: Mutex<Kept>,
+    /// What only regular files have.
+    pub file: FileState,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    opens: usize,
+    fd: Option<Arc<OwnedFd>>,
+}
+
+impl Node {
+    fn new(id: u64, key: SourceKey, kind: FileType, origin: Option<Origin>) -> Self {
+        Self {
+            id,
+            key,
+            kind,
+            origin,
+            names: Mutex::default(),
+            lookups: Mutex::default(),
+            kept: Mutex::default(),
+            file: FileState::default(),
+        }
+    }
+
+    /// The names under which the node was seen last, the most recent one at the end.
+    pub fn names(&self) -> Vec<Name> {
+        self.names.lock().clone()
+    }
+
+    pub fn add_name(&self, parent: u64, name: &OsStr) {
+        let mut names = self.names.lock();
+        if names.last().is_some_and(|last| last.parent == parent && last.name == name) {
+            return;
+        }
+        names.retain(|known| known.parent != parent || known.name != name);
+        names.push(Name { parent, name: name.to_owned() });
+    }
+
+    pub fn remove_name(&self, parent: u64, name: &OsStr) {
+        self.names.lock().retain(|known| known.parent != parent || known.name != name);
+    }
+
+    /// Remembers a descriptor of the file while somebody has it open.
+    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<(), Errno> {
+        let mut kept = self.kept.lock();
+        if kept.fd.is_none() {
+            kept.fd = Some(Arc::new(fd()?));
+        }
+        kept.opens += 1;
+        Ok(())
+    }
+
+    pub fn closed(&self) {
+        let mut kept = self.kept.lock();
+        kept.opens = kept.opens.saturating_sub(1);
+        if kept.opens == 0 {
+            kept.fd = None;
+        }
+    }
+
+    /// The descriptor of an open file.
+    pub fn kept(&self) -> Option<Arc<OwnedFd>> {
+        self.kept.lock().fd.clone()
+    }
+}
+
+#[derive(Debug)]
+pub struct Nodes {
+    root_device: u64,
+    by_id: RwLock<HashMap<u64, Arc<Node>>>,
+}
+
+impl Nodes {
+    pub fn new(root: Arc<SourceRoot>) -> Self {
+        let key = root.key();
+        let origin = Origin { base: root, path: PathBuf::new() };
+        let node = Arc::new(Node::new(ROOT, key, FileType::Directory, Some(origin)));
+        Self { root_device: key.device, by_id: RwLock::new(HashMap::from([(ROOT, node)])) }
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.read().len()
+    }
+
+    /// # Errors
+    /// `Stale` for a number that is not known.
+    pub fn get(&self, id: u64) -> Result<Arc<Node>, FsError> {
+        self.by_id.read().get(&id).cloned().ok_or(FsError::Stale)
+    }
+
+    /// The number of the node of a source file, whether it is known or not.
+    pub fn id_of(&self, key: SourceKey) -> u64 {
+        Self::id_in(&self.by_id.read(), self.root_device, key)
+    }
+
+    fn id_in(known: &HashMap<u64, Arc<Node>>, root_device: u64, key: SourceKey) -> u64 {
+        let free = |id: u64| id > ROOT && known.get(&id).is_none_or(|node| node.key == key);
+        if known[&ROOT].key == key {
+            return ROOT;
+        }
+        if key.device == root_device && key.inode < PLAIN_LIMIT && free(key.inode) {
+            return key.inode;
+        }
+        // Another file system below the root, or unusual numbers: a number above all plain ones, made from both.
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        let mut id = hash & !RESIDENT_BIT | PLAIN_LIMIT;
+        while !free(id) {
+            id = id.wrapping_add(1) & !RESIDENT_BIT | PLAIN_LIMIT;
+        }
+        id
+    }
+
+    /// The node of a source file, made if it is new, with one more lookup by the kernel if `counted`.
+    pub fn found(&self, key: SourceKey, kind: FileType, name: Option<(u64, &OsStr)>, origin: Option<Origin>, counted: bool) -> Arc<Node> {
+        let node = {
+            let mut by_id = self.by_id.write();
+            let id = Self::id_in(&by_id, self.root_device, key);
+            let node = match by_id.entry(id) {
+                // An inode number that was given to another kind of file: the old one is gone.
+                Entry::Occupied(mut known) if known.get().kind != kind => {
+                    known.insert(Arc::new(Node::new(id, key, kind, origin)));
+                    Arc::clone(known.get())
+                }
+                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Vacant(vacant) => Arc::clone(vacant.insert(Arc::new(Node::new(id, key, kind, origin)))),
+            };
+            if counted {
+                *node.lookups.lock() += 1;
+            }
+            node
+        };
+        if let Some((parent, name)) = name {
+            node.add_name(parent, name);
+        }
+        node
+    }
+
+    /// The kernel has forgotten `lookups` of a node.
+    pub fn forget(&self, id: u64, lookups: u64) {
+        if id == ROOT {
+            return;
+        }
+        let mut by_id = self.by_id.write();
+        let Some(node) = by_id.get(&id) else { return };
+        let mut left = node.lookups.lock();
+        *left = left.saturating_sub(lookups);
+        let gone = *left == 0;
+        drop(left);
+        if gone {
+            by_id.remove(&id);
+        }
+    }
+
+    /// The paths at which a node may be found, the likeliest first, each beneath its base.
+    pub fn paths(&self, node: &Node) -> Vec<(Arc<SourceRoot>, PathBuf)> {
+        if let Some(origin) = &node.origin {
+            return vec![(Arc::clone(&origin.base), origin.path.clone())];
+        }
+        let names = node.names();
+        names.into_iter().rev().filter_map(|name| self.path_of(name)).collect()
+    }
+
+    fn path_of(&self, name: Name) -> Option<(Arc<SourceRoot>, PathBuf)> {
+        let by_id = self.by_id.read();
+        let mut reversed = vec![name.name];
+        let mut parent = by_id.get(&name.parent)?;
+        // Deeper than the kernel allows paths to be: names that contradict each other.
+        for _ in 0..2048 {
+            if let Some(origin) = &parent.origin {
+                let mut path = origin.path.clone();
+                path.extend(reversed.iter().rev());
+                return Some((Arc::clone(&origin.base), path));
+            }
+            let next = parent.names.lock().last().cloned()?;
+            reversed.push(next.name);
+            parent = by_id.get(&next.parent)?;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn nodes() -> (Nodes, SourceKey) {
+        let root = SourceRoot::open(Path::new("/")).unwrap();
+        let key = root.key();
+        (Nodes::new(Arc::new(root)), key)
+    }
+
+    fn seen(nodes: &Nodes, key: SourceKey, kind: FileType, parent: u64, name: &str) -> Arc<Node> {
+        nodes.found(key, kind, Some((parent, OsStr::new(name))), None, true)
+    }
+
+    #[test]
+    fn numbers_are_the_sources_own_where_they_can_be() {
+        let (nodes, root) = nodes();
+        let here = SourceKey { device: root.device, inode: 4711 };
+        assert_eq!(seen(&nodes, here, FileType::RegularFile, ROOT, "a").id, 4711);
+        let elsewhere = SourceKey { device: root.device + 1, inode: 4711 };
+        let other = seen(&nodes, elsewhere, FileType::RegularFile, ROOT, "b");
+        assert!(other.id >= PLAIN_LIMIT && other.id & RESIDENT_BIT == 0);
+        assert_eq!(nodes.id_of(elsewhere), other.id);
+        let unlucky = SourceKey { device: root.device, inode: ROOT };
+        assert!(seen(&nodes, unlucky, FileType::RegularFile, ROOT, "c").id >= PLAIN_LIMIT);
+    }
+
+    #[test]
+    fn a_node_is_found_under_its_last_name_first() {
+        let (nodes, root) = nodes();
+        let directory = SourceKey { device: root.device, inode: 1000 };
+        let file = SourceKey { device: root.device, inode: 1001 };
+        seen(&nodes, directory, FileType::Directory, ROOT, "dir");
+        let node = seen(&nodes, file, FileType::RegularFile, 1000, "x");
+        seen(&nodes, file, FileType::RegularFile, ROOT, "y");
+        let paths: Vec<_> = nodes.paths(&node).into_iter().map(|(_, path)| path).collect();
+        assert_eq!(paths, [PathBuf::from("y"), PathBuf::from("dir/x")]);
+        node.remove_name(ROOT, OsStr::new("y"));
+        assert_eq!(nodes.paths(&node).len(), 1);
+    }
+
+    #[test]
+    fn a_node_goes_with_its_last_lookup() {
+        let (nodes, root) = nodes();
+        let key = SourceKey { device: root.device, inode: 1001 };
+        seen(&nodes, key, FileType::RegularFile, ROOT, "x");
+        seen(&nodes, key, FileType::RegularFile, ROOT, "x");
+        nodes.forget(1001, 1);
+        assert!(nodes.get(1001).is_ok());
+        nodes.forget(1001, 1);
+        assert!(matches!(nodes.get(1001), Err(FsError::Stale)));
+        nodes.forget(ROOT, 99);
+        assert!(nodes.get(ROOT).is_ok());
+    }
+
+    #[test]
+    fn names_in_a_circle_lead_nowhere() {
+        let (nodes, root) = nodes();
+        let a = SourceKey { device: root.device, inode: 1000 };
+        let b = SourceKey { device: root.device, inode: 1001 };
+        seen(&nodes, a, FileType::Directory, 1001, "a");
+        let node = seen(&nodes, b, FileType::Directory, 1000, "b");
+        assert!(nodes.paths(&node).is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! The folder under the mount. Every path is resolved beneath it by the kernel, without following a link.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::io::Errno;
+
+use crate::attr::SourceKey;
+
+/// A directory that was opened before anything was mounted over it.
+#[derive(Debug)]
+pub struct SourceRoot {
+    path: PathBuf,
+    root: OwnedFd,
+    key: SourceKey,
+}
+
+impl SourceRoot {
+    /// # Errors
+    /// Where `path` is no directory that we may enter.
+    pub fn open(path: &Path) -> Result<Self, Errno> {
+        let root = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        let key = SourceKey::of(&rustix::fs::fstat(&root)?);
+        Ok(Self { path: path.to_owned(), root, key })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn key(&self) -> SourceKey {
+        self.key
+    }
+
+    /// Opens what lies at `path` beneath the root (the root itself for an empty path).
+    ///
+    /// No link is followed on the way, and nothing outside can be reached even if directories move meanwhile. A link at
+    /// the end is opened itself with `O_PATH`, and is ELOOP otherwise.
+    pub fn open_beneath(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS | ResolveFlags::NO_SYMLINKS;
+        // EAGAIN: a rename somewhere in the system kept the kernel from proving that the path stayed beneath.
+        for _ in 0..64 {
+            match rustix::fs::openat2(&self.root, path, flags | OFlags::CLOEXEC | OFlags::NOFOLLOW, mode, resolve) {
+                Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
+                result => return result,
+            }
+        }
+        Err(Errno::AGAIN)
+    }
+
+    /// A descriptor that names the file without opening it.
+    pub fn locate(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        self.open_beneath(path, OFlags::PATH, Mode::empty())
+    }
+}
+
+impl AsFd for SourceRoot {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+}
+
+/// `name` in `directory`, a link not followed.
+pub fn stat_at(directory: impl AsFd, name: &OsStr) -> Result<Stat, Errno> {
+    rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// The path by which this process reaches an open descriptor, for calls that take only paths.
+pub fn proc_path(fd: BorrowedFd<'_>) -> PathBuf {
+    use std::os::fd::AsRawFd;
+    PathBuf::from(format!("/proc/self/fd/{}", fd.as_raw_fd()))
+}
+
+/// Opens for reading or writing what an `O_PATH` descriptor names.
+pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<File, Errno> {
+    rustix::fs::open(proc_path(fd), flags | OFlags::CLOEXEC, Mode::empty()).map(File::from)
+}
+
+/// A name that a directory entry can have.
+pub fn is_plain(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    !bytes.is_empty() && bytes != b"." && bytes != b".." && !bytes.contains(&b'/')
+}

@@ -1,0 +1,147 @@
+//! A source file as the engine reads it: directly where that is possible, through the page cache where not.
+
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::num::NonZeroU64;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::fs::{Advice, AtFlags, Mode as FileMode, OFlags, StatxFlags};
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::BLOCK;
+use super::piece::{Mode, Piece, Route};
+use crate::sys::cachestat;
+
+/// `STATX_DIOALIGN` of Linux 6.1.
+const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
+
+/// A source file that is open for filling.
+#[derive(Debug)]
+pub struct SourceFile {
+    buffered: File,
+    /// The same file with O_DIRECT, where its filesystem takes that flag.
+    direct: Option<Arc<File>>,
+    /// Offsets and lengths of direct reads are multiples of this, in bytes.
+    align: u64,
+    /// The filesystem took the flag but not the reads.
+    direct_refused: AtomicBool,
+    #[cfg(test)]
+    faults: Option<super::faults::Faults>,
+}
+
+impl SourceFile {
+    /// Takes a file that was opened for reading, and opens it a second time for direct reads: the very same inode,
+    /// whatever its name leads to by now. Where that is not allowed or not supported, reads are buffered.
+    pub fn new(file: File) -> Self {
+        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let direct = rustix::fs::open(again, flags, FileMode::empty()).ok();
+        Self::with_direct(file, direct)
+    }
+
+    /// As [`SourceFile::new`], with a descriptor of the same file that was opened with O_DIRECT, or none.
+    pub fn with_direct(file: File, direct: Option<OwnedFd>) -> Self {
+        let align = match &direct {
+            Some(direct) => direct_alignment(direct),
+            None => None,
+        };
+        // Readahead beyond a request would leave pages behind that nobody asked for. Advice: it may be ignored.
+        let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        Self {
+            buffered: file,
+            direct: direct.filter(|_| align.is_some()).map(|direct| Arc::new(File::from(direct))),
+            align: align.unwrap_or(BLOCK),
+            direct_refused: AtomicBool::new(false),
+            #[cfg(test)]
+            faults: None,
+        }
+    }
+
+    /// The file, for reads through the page cache and for its metadata.
+    pub fn file(&self) -> &File {
+        &self.buffered
+    }
+
+    /// Whether reads can bypass the page cache, as far as is known.
+    pub fn is_direct(&self) -> bool {
+        self.direct_file().is_some()
+    }
+
+    pub(crate) fn direct_file(&self) -> Option<&Arc<File>> {
+        self.direct.as_ref().filter(|_| !self.direct_refused.load(Ordering::Relaxed))
+    }
+
+    /// A direct read was answered with EINVAL: there will be no others.
+    pub(crate) fn refuse_direct(&self) {
+        if !self.direct_refused.swap(true, Ordering::Relaxed) {
+            tracing::debug!("direct reads are refused, reading through the page cache");
+        }
+    }
+
+    /// The way that the next attempt at `piece` should take.
+    pub(crate) fn mode(&self, piece: &Piece) -> Mode {
+        let (offset, len) = (piece.bytes.start, piece.len() as u64);
+        if piece.route == Route::Any && cachestat::all_cached(&self.buffered, offset, len) == Some(true) {
+            return Mode::Cached;
+        }
+        let aligned = offset.is_multiple_of(self.align) && len.is_multiple_of(self.align);
+        if piece.route != Route::Buffered && aligned && self.is_direct() { Mode::Direct } else { Mode::Buffered }
+    }
+
+    /// One attempt at `piece`, on this thread.
+    pub(crate) fn read(&self, piece: &Piece, mode: Mode) -> Result<usize, Errno> {
+        let offset = piece.bytes.start;
+        let target = &mut [IoSliceMut::new(piece.memory.target(piece.target()))];
+        let result = match mode {
+            Mode::Cached => rustix::io::preadv2(&self.buffered, target, offset, ReadWriteFlags::NOWAIT),
+            Mode::Direct => match self.direct_file() {
+                Some(direct) => rustix::io::preadv(direct, target, offset),
+                // Refused since the mode was chosen.
+                None => Err(Errno::INVAL),
+            },
+            Mode::Buffered => self.read_and_drop(piece, target),
+        };
+        self.outcome(piece, result)
+    }
+
+    /// Reads through the page cache and leaves it as it was.
+    fn read_and_drop(&self, piece: &Piece, target: &mut [IoSliceMut<'_>]) -> Result<usize, Errno> {
+        let (offset, len) = (piece.bytes.start, piece.len() as u64);
+        let was_cached = cachestat::all_cached(&self.buffered, offset, len) == Some(true);
+        let result = rustix::io::preadv(&self.buffered, target, offset);
+        if !was_cached {
+            // Advice: where it is ignored the pages stay until the kernel needs them.
+            let _ = rustix::fs::fadvise(&self.buffered, offset, NonZeroU64::new(len), Advice::DontNeed);
+        }
+        result
+    }
+
+    /// What an attempt at `piece` gave, after the faults that a test has scripted.
+    pub(crate) fn outcome(&self, piece: &Piece, result: Result<usize, Errno>) -> Result<usize, Errno> {
+        #[cfg(test)]
+        if let Some(faults) = &self.faults {
+            return faults.apply(piece, result);
+        }
+        let _ = piece;
+        result
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_faults(file: File, faults: super::faults::Faults) -> Self {
+        Self { faults: Some(faults), ..Self::new(file) }
+    }
+}
+
+/// What direct reads must be aligned to: as the kernel says, else a block. None where it says that there are none, or
+/// that a block is not enough for memory.
+fn direct_alignment(direct: &OwnedFd) -> Option<u64> {
+    match rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, DIOALIGN) {
+        Ok(statx) if statx.stx_mask & DIOALIGN.bits() != 0 => {
+            let usable = statx.stx_dio_offset_align > 0 && u64::from(statx.stx_dio_mem_align) <= BLOCK;
+            usable.then(|| u64::from(statx.stx_dio_offset_align).max(BLOCK))
+        }
+        _ => Some(BLOCK),
+    }
+}

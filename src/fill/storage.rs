@@ -1,0 +1,93 @@
+//! What kind of storage a source lies on, and how much to ask of it at once.
+
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FsWord, major, minor};
+
+use super::BLOCK;
+use super::source::SourceFile;
+
+/// How a device likes to be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Storage {
+    /// Flash, or anything else with short seeks: deep queues.
+    Fast,
+    /// Seeks cost milliseconds: in order, and little at once.
+    Rotational,
+    /// A server that has its own readahead, and other clients.
+    Network,
+}
+
+/// How requests are cut and how many are in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes, a multiple of [`BLOCK`].
+    pub request: u64,
+    /// A class starts a request only while fewer than this are in flight, of all classes together.
+    pub depth: [usize; 3],
+}
+
+/// From linux/magic.h: NFS, CIFS, SMB2, SMB, FUSE, 9p, Ceph, AFS.
+const NETWORK: [FsWord; 8] =
+    [0x6969, 0xFF53_4D42, 0xFE53_4D42, 0x517B, 0x6573_5546, 0x0102_1997, 0x00C3_6400, 0x5346_414F];
+
+/// A seek takes at least a few of these on a disk that turns, and a small part of one on flash.
+const SEEK: Duration = Duration::from_millis(2);
+
+impl Storage {
+    pub(crate) fn limits(self) -> Limits {
+        match self {
+            Storage::Fast => Limits { request: 2 << 20, depth: [16, 12, 8] },
+            Storage::Rotational => Limits { request: 4 << 20, depth: [4, 2, 2] },
+            Storage::Network => Limits { request: 1 << 20, depth: [8, 4, 4] },
+        }
+    }
+
+    /// Finds out by the filesystem's type and, unless the kernel says that the device does not turn, by trying: virtual
+    /// disks say that they do whatever they are, and some filesystems hide their devices. Reads a few scattered blocks then, which takes tens of milliseconds on a real disk.
+    pub fn of(source: &SourceFile) -> Storage {
+        if rustix::fs::fstatfs(source.file()).is_ok_and(|statfs| NETWORK.contains(&statfs.f_type)) {
+            return Storage::Network;
+        }
+        let Ok(stat) = rustix::fs::fstat(source.file()) else { return Storage::Fast };
+        let said = says_rotational(stat.st_dev);
+        if said == Some(false) {
+            return Storage::Fast;
+        }
+        let turns = seek_time(source, stat.st_size as u64).map(|time| time >= SEEK);
+        if turns.or(said) == Some(true) { Storage::Rotational } else { Storage::Fast }
+    }
+}
+
+/// None where the filesystem is not on one block device. Partitions have no queue of their own: it is their disk's.
+fn says_rotational(device: u64) -> Option<bool> {
+    let device = format!("/sys/dev/block/{}:{}", major(device), minor(device));
+    ["queue/rotational", "../queue/rotational"]
+        .iter()
+        .find_map(|name| std::fs::read_to_string(format!("{device}/{name}")).ok())
+        .map(|text| text.trim() == "1")
+}
+
+/// The median time of a direct read of one block somewhere else in the file. None where there are no direct reads or
+/// the file is too small to seek in.
+fn seek_time(source: &SourceFile, size: u64) -> Option<Duration> {
+    const READS: u64 = 5;
+    let step = size / READS / BLOCK * BLOCK;
+    if step < 4 << 20 {
+        return None;
+    }
+    let mut block = Block([0; BLOCK as usize]);
+    let direct = source.direct_file()?;
+    let mut times = Vec::new();
+    // Backwards, which no readahead of the device foresees.
+    for i in (0..READS).rev() {
+        let start = Instant::now();
+        rustix::io::pread(direct, &mut block.0[..], i * step).ok()?;
+        times.push(start.elapsed());
+    }
+    times.sort();
+    Some(times[times.len() / 2])
+}
+
+#[repr(align(4096))]
+struct Block([u8; BLOCK as usize]);

@@ -1,0 +1,164 @@
+//! The engine's promises, by example.
+
+use super::*;
+use crate::ids::FileId;
+use crate::units::EXTENT_SIZE;
+use std::time::Duration;
+
+const COST: RefetchCost = RefetchCost { ns_per_kib: 137 };
+const NOW: Duration = Duration::from_secs(10);
+
+fn extents(count: u64) -> u64 {
+    count * EXTENT_SIZE
+}
+
+/// An engine that knows files 0.. of these many extents.
+fn engine(budget: u64, files: &[u64]) -> Residency {
+    let mut engine = Residency::new(PolicyKind::Mru, extents(budget));
+    for (id, count) in files.iter().enumerate() {
+        engine.register(FileId(id as u64), extents(*count), COST);
+    }
+    engine
+}
+
+/// Loads the whole file, doing at once what is decided.
+fn load(engine: &mut Residency, id: u64, budget: u64) -> Decision {
+    let id = FileId(id);
+    engine.opened(id, UseKind::Load);
+    let all = 0..crate::units::extent_count(u64::from(u32::MAX) * EXTENT_SIZE);
+    let room = extents(budget).saturating_sub(engine.resident_bytes());
+    let decision = engine.want(id, std::slice::from_ref(&all), UseKind::Load, room, NOW);
+    for victim in &decision.evict {
+        engine.evicted(victim.file, victim.extents.clone());
+    }
+    for run in decision.admit.runs() {
+        engine.filled(id, run.clone(), NOW);
+    }
+    engine.touched(id, &[all], UseKind::Load, NOW);
+    engine.closed(id, UseKind::Load, UseKind::Load, NOW);
+    decision
+}
+
+#[test]
+fn free_room_takes_newcomers_and_a_full_budget_bypasses_them() {
+    let mut engine = engine(200, &[104, 104, 104]);
+    assert_eq!(load(&mut engine, 0, 200).reason, AdmitReason::FreeRoom);
+    let second = load(&mut engine, 1, 200);
+    assert_eq!((second.admit.runs(), second.bypass.runs()), (&[0..96][..], &[96..104][..]));
+    let third = load(&mut engine, 2, 200);
+    assert_eq!((third.admit.count(), third.reason), (0, AdmitReason::WorthLess));
+    assert_eq!(engine.resident_bytes(), extents(200));
+}
+
+#[test]
+fn what_is_no_use_changes_nothing() {
+    let mut engine = engine(200, &[104, 104]);
+    for kind in [UseKind::HeaderPeek, UseKind::Scan] {
+        let decision = engine.want(FileId(0), &[0..10], kind, extents(200), NOW);
+        assert_eq!((decision.bypass.count(), decision.reason), (10, AdmitReason::NotAUse));
+    }
+    engine.opened(FileId(0), UseKind::Unknown);
+    engine.touched(FileId(0), &[0..104], UseKind::Unknown, NOW);
+    engine.closed(FileId(0), UseKind::Unknown, UseKind::Scan, NOW);
+    assert_eq!(engine.policy.kept(FileId(0)), blocks::Blocks::NONE);
+    engine.opened(FileId(0), UseKind::Unknown);
+    engine.touched(FileId(0), &[0..104], UseKind::Unknown, NOW);
+    engine.closed(FileId(0), UseKind::Unknown, UseKind::Load, NOW);
+    assert_ne!(engine.policy.kept(FileId(0)), blocks::Blocks::NONE);
+}
+
+#[test]
+fn reclaim_goes_from_the_tail_and_names_nothing_twice() {
+    let mut engine = engine(200, &[96, 96]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    let first = engine.reclaim(extents(10), NOW);
+    assert_eq!(first, [Victim { file: FileId(1), extents: 86..96, reason: EvictReason::OverBudget }]);
+    let second = engine.reclaim(extents(10), NOW);
+    assert_eq!(second[0].extents, 76..86);
+    engine.refused(FileId(1), 86..96);
+    assert_eq!(engine.reclaim(extents(1), NOW)[0].extents, 95..96);
+}
+
+#[test]
+fn held_files_go_after_all_others_and_never_for_a_newcomer() {
+    let mut engine = engine(200, &[96, 96]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    engine.held(FileId(1), true);
+    let victims = engine.reclaim(extents(100), NOW);
+    let named: Vec<_> = victims.iter().map(|victim| (victim.file.0, victim.reason)).collect();
+    assert_eq!(named, [(0, EvictReason::OverBudget), (1, EvictReason::HeldByClient)]);
+}
+
+#[test]
+fn pins_stay_and_more_than_the_budget_is_refused() {
+    let mut engine = engine(200, &[96, 160]);
+    engine.pin(FileId(0), &PinScope::Whole).unwrap();
+    let refused = engine.pin(FileId(1), &PinScope::Whole).unwrap_err();
+    assert!(refused.to_string().contains("file 0 (192.0 MiB)"), "{refused}");
+    engine.pin(FileId(1), &PinScope::Extents([0..50].into_iter().collect())).unwrap();
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    let freed: u64 = engine.reclaim(extents(200), NOW).iter().map(Victim::bytes).sum();
+    assert_eq!(freed, extents(200 - 96 - 50));
+    assert_eq!(engine.surrender(extents(200), NOW).iter().map(Victim::bytes).sum::<u64>(), extents(96 + 50));
+    engine.unpin(FileId(0));
+    assert_eq!(engine.pinned_bytes(), extents(50));
+}
+
+#[test]
+fn marks_of_use_hold_until_they_expire() {
+    let mut engine = engine(200, &[96, 96]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    engine.in_use(FileId(1), NOW + Duration::from_secs(60));
+    assert_eq!(engine.reclaim(extents(8), NOW)[0].file, FileId(0));
+    assert_eq!(engine.reclaim(extents(8), NOW + Duration::from_secs(60))[0].file, FileId(1));
+}
+
+#[test]
+fn the_queue_overrides_the_guess_and_evicts_what_is_needed_last() {
+    let mut engine = engine(200, &[96, 96, 96, 96]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    engine.set_queue(vec![FileId(2), FileId(0), FileId(3), FileId(1)]);
+    let decision = load(&mut engine, 2, 200);
+    assert_eq!(decision.reason, AdmitReason::Queued);
+    assert_eq!(decision.admit.count(), 96);
+    assert_eq!(decision.evict[0], Victim { file: FileId(1), extents: 8..96, reason: EvictReason::QueuedLater });
+    // File 2 has been used and is not queued any more: file 3 takes its place.
+    assert_eq!(load(&mut engine, 0, 200).admit.count(), 0);
+    assert!(load(&mut engine, 3, 200).evict.iter().all(|victim| victim.file != FileId(1)));
+    assert_eq!(engine.resident(FileId(1)).count(), 8);
+}
+
+#[test]
+fn a_file_that_is_forgotten_or_replaced_leaves_nothing_behind() {
+    let mut engine = engine(200, &[96, 96]);
+    engine.pin(FileId(0), &PinScope::Whole).unwrap();
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    engine.forget(FileId(0));
+    engine.register(FileId(1), extents(50), COST);
+    assert_eq!((engine.resident_bytes(), engine.pinned_bytes()), (0, 0));
+    assert_eq!(engine.reclaim(extents(200), NOW), []);
+    assert_eq!(load(&mut engine, 1, 200).admit.count(), 50);
+}
+
+#[test]
+fn explanations_say_what_goes_next_and_what_before_it() {
+    let mut engine = engine(200, &[96, 96, 30]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    engine.pin(FileId(2), &PinScope::Whole).unwrap();
+    let first = engine.explain(FileId(0), NOW).unwrap();
+    assert_eq!((first.resident.count(), first.since, first.last_use), (96, Some(NOW), Some(NOW)));
+    // The pin took 30 of the budget: the tail of the file that was used last is not kept any more.
+    let second = engine.explain(FileId(1), NOW).unwrap();
+    let next = second.next.clone().unwrap();
+    assert_eq!((next.extents.runs(), next.reason, next.bytes_before), (&[72..96][..], EvictReason::NotKept, 0));
+    assert_eq!(first.next.unwrap().bytes_before, extents(96));
+    assert!(second.to_string().contains("policy mru keeps 144.0 MiB of it"), "{second}");
+    assert_eq!(engine.explain(FileId(9), NOW), None);
+}

@@ -1,0 +1,99 @@
+//! A few threads for what may block: the threads that take requests never wait for storage.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+type Task = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    tasks: Mutex<(VecDeque<Task>, bool)>,
+    changed: Condvar,
+}
+
+/// Runs tasks in the order in which they came, a few at a time.
+pub struct Background {
+    queue: Arc<Queue>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Background {
+    pub fn start(threads: usize) -> std::io::Result<Self> {
+        let queue = Arc::<Queue>::default();
+        let spawn = |number| {
+            let queue = Arc::clone(&queue);
+            std::thread::Builder::new().name(format!("source-{number}")).spawn(move || run(&queue))
+        };
+        let threads = (0..threads).map(spawn).collect::<std::io::Result<Vec<_>>>()?;
+        Ok(Self { queue, threads: Mutex::new(threads) })
+    }
+
+    /// Queues a task. What comes after [`Background::stop`] is dropped unrun.
+    pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+        let mut tasks = self.queue.tasks.lock();
+        if !tasks.1 {
+            tasks.0.push_back(Box::new(task));
+            self.queue.changed.notify_one();
+        }
+    }
+
+    /// Ends the threads once the queue is empty.
+    pub fn stop(&self) {
+        self.queue.tasks.lock().1 = true;
+        self.queue.changed.notify_all();
+        for thread in self.threads.lock().drain(..) {
+            // The last holder may be one of these threads.
+            if thread.thread().id() != std::thread::current().id() && thread.join().is_err() {
+                tracing::error!("a background thread panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn run(queue: &Queue) {
+    loop {
+        let task = {
+            let mut tasks = queue.tasks.lock();
+            loop {
+                if let Some(task) = tasks.0.pop_front() {
+                    break task;
+                }
+                if tasks.1 {
+                    return;
+                }
+                queue.changed.wait(&mut tasks);
+            }
+        };
+        task();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn every_task_has_run_when_it_has_stopped() {
+        let count = Arc::new(AtomicU32::new(0));
+        let background = Background::start(3).unwrap();
+        for _ in 0..100 {
+            let count = Arc::clone(&count);
+            background.spawn(move || {
+                count.fetch_add(1, Ordering::Relaxed);
+            });
+        }
+        background.stop();
+        assert_eq!(count.load(Ordering::Relaxed), 100);
+        background.spawn(|| panic!("nothing runs after the end"));
+    }
+}

@@ -1,0 +1,308 @@
+//! Filling: which extents a read brings, where they go, and what happens when they are there.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::extents::Begin;
+use super::waiters::Waiter;
+use super::{Generation, Store, bypass};
+use crate::extent::{Window, plan};
+use crate::fill::{Class, Engine, EngineError, FillError, Job, Storage};
+use crate::format::{self, Bytes, TensorMap};
+use crate::ids::ExtentIndex;
+use crate::residency::UseKind;
+use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
+
+/// A tensor up to this is read whole when it is touched; beyond it, what follows is read ahead. Sixteen requests of the
+/// engine and more: the queue of a fast device stays full.
+const WINDOW: Window = Window { demand: 32 << 20, ahead: 64 << 20 };
+
+/// Extents in one job of the engine.
+const JOB: ExtentIndex = 2;
+
+/// How far past a read the slots are filled ahead of it: they are few.
+const BYPASS_AHEAD: usize = 4;
+
+impl Store {
+    /// Whether a read at `offset` looks at the header only. Before the header is known, its length is not: the first
+    /// extent counts as header until then.
+    pub(super) fn is_header(self: &Arc<Self>, generation: &Arc<Generation>, offset: u64) -> bool {
+        match self.tensors(generation) {
+            Some(map) if map.header().is_empty() => false,
+            Some(map) => offset < map.header().end,
+            None => offset < EXTENT_SIZE,
+        }
+    }
+
+    /// Where the tensors of a generation lie, if that is known; else somebody is sent to look.
+    pub fn tensors<'a>(self: &Arc<Self>, generation: &'a Arc<Generation>) -> Option<&'a Arc<TensorMap>> {
+        if let Some(map) = generation.tensors.get() {
+            return Some(map);
+        }
+        if !generation.parsing.swap(true, Ordering::Relaxed) {
+            let (store, generation) = (Arc::clone(self), Arc::clone(generation));
+            self.background.spawn(move || {
+                let map = store.headers.get_with(generation.identity(), || Arc::new(read_header(&generation)));
+                // Nobody else sets it: `parsing` let only this one through.
+                let _ = generation.tensors.set(map);
+            });
+        }
+        None
+    }
+
+    /// Starts to fill what a read of `range` needs and what is likely to follow.
+    pub(super) fn bring(self: &Arc<Self>, generation: &Arc<Generation>, range: &Range<u64>) {
+        let needed = extents_of(range);
+        let planned = match self.tensors(generation) {
+            Some(map) => plan(map, range.clone(), &[], WINDOW),
+            None => plan(&TensorMap::opaque(generation.size), range.clone(), &[], WINDOW),
+        };
+        self.fill(generation, std::slice::from_ref(&needed), Class::Demand);
+        self.fill(generation, &planned.demand, Class::OpenWait);
+        self.fill(generation, &planned.prefetch, Class::Prefetch);
+    }
+
+    /// Fills what is missing of the whole file as far as the policy admits it.
+    pub fn complete(self: &Arc<Self>, generation: &Arc<Generation>, class: Class) {
+        self.fill(generation, &[0..generation.extents.count()], class);
+    }
+
+    /// Calls `then` when none of `extents` is being filled: at once, on this thread, if that is so already.
+    pub fn when_settled(
+        &self,
+        generation: &Arc<Generation>,
+        extents: Range<ExtentIndex>,
+        then: impl FnOnce() + Send + 'static,
+    ) {
+        let waiter = Waiter::new(Box::new(then));
+        for extent in extents {
+            let waits = generation.waiters.wait_if(extent, &waiter, || generation.extents.is_filling(extent));
+            if waits && let Some((job, engine)) = generation.job_of(extent) {
+                engine.promote(job, Class::Demand);
+            }
+        }
+        waiter.settle();
+    }
+
+    /// Starts to fill those of `extents` that are absent and that nobody fills yet.
+    fn fill(self: &Arc<Self>, generation: &Arc<Generation>, extents: &[Range<ExtentIndex>], class: Class) {
+        let started = claim(generation, extents, |extent| self.bypass.holds(generation.id, extent));
+        if started.is_empty() {
+            return;
+        }
+        let (file, now) = (generation.file_id(), self.now());
+        let decision = {
+            let mut residency = self.residency.lock();
+            let decision = residency.want(file, &started, UseKind::Load, self.room(), now);
+            // Under the same lock as the decision: the next one sees what this one has taken.
+            self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
+            decision
+        };
+        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = decision.admit.count(), "missed");
+        if decision.evict.is_empty() {
+            for run in decision.admit.runs() {
+                self.submit(generation, run.clone(), class);
+            }
+        } else {
+            self.keeper.make_room(generation, decision.evict, decision.admit.runs().to_vec(), class);
+        }
+        let mut ahead = 0;
+        for extent in decision.bypass.runs().iter().cloned().flatten() {
+            ahead += 1;
+            let wanted = class == Class::Demand || ahead <= BYPASS_AHEAD;
+            match wanted.then(|| self.bypass.claim(generation.id, extent)).flatten() {
+                Some(slot) => self.submit_past(generation, extent, slot, class),
+                None => self.give_up(generation, &(extent..extent + 1)),
+            }
+        }
+    }
+
+    /// Reads admitted extents into the arena. They are counted as occupied already.
+    pub(super) fn submit(self: &Arc<Self>, generation: &Arc<Generation>, extents: Range<ExtentIndex>, class: Class) {
+        let ready = generation
+            .arena_or(|| self.arena.file(generation.id, generation.size))
+            .map_err(|error| error.to_string())
+            .and_then(|arena| self.engine_of(generation).map(|engine| (arena, engine)).map_err(|e| e.to_string()));
+        let (arena, engine) = match ready {
+            Ok(ready) => ready,
+            Err(error) => {
+                tracing::error!(%error, "an extent cannot be filled");
+                self.occupied.fetch_sub(u64::from(extents.end - extents.start), Ordering::AcqRel);
+                return self.give_up(generation, &extents);
+            }
+        };
+        let mut start = extents.start;
+        while start < extents.end {
+            let run = start..(start + JOB).min(extents.end);
+            start = run.end;
+            let bytes = extent_bytes(run.start, generation.size).start..extent_bytes(run.end - 1, generation.size).end;
+            let (store, filled, done_run) = (Arc::clone(self), Arc::clone(generation), run.clone());
+            let job = engine.submit(Job {
+                source: Arc::clone(&generation.source),
+                at: bytes.start as usize,
+                bytes,
+                memory: arena.mapping(),
+                class,
+                ticket: None,
+                done: Box::new(move |result| store.landed(&filled, done_run, result)),
+            });
+            if class != Class::Demand {
+                generation.remember_job(run, job, &engine);
+            }
+        }
+    }
+
+    /// Reads one extent into a slot.
+    fn submit_past(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extent: ExtentIndex,
+        slot: bypass::Claim,
+        class: Class,
+    ) {
+        let engine = match self.engine_of(generation) {
+            Ok(engine) => engine,
+            Err(error) => {
+                tracing::error!(%error, "an extent cannot be read");
+                return self.give_up(generation, &(extent..extent + 1));
+            }
+        };
+        let (memory, at) = (slot.memory(), slot.at());
+        let (store, filled) = (Arc::clone(self), Arc::clone(generation));
+        engine.submit(Job {
+            source: Arc::clone(&generation.source),
+            bytes: extent_bytes(extent, generation.size),
+            memory,
+            at,
+            class,
+            ticket: None,
+            done: Box::new(move |result| {
+                if store.is_trusted(&filled, result) {
+                    slot.full();
+                }
+                store.give_up(&filled, &(extent..extent + 1));
+            }),
+        });
+    }
+
+    /// A job of the engine has ended.
+    fn landed(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extents: Range<ExtentIndex>,
+        result: Result<(), FillError>,
+    ) {
+        generation.forget_job(&extents);
+        let count = u64::from(extents.end - extents.start);
+        let arena = generation.arena().expect("it was filled into its arena file");
+        if !self.is_trusted(generation, result) {
+            // Nobody looked at these pages yet. They go before anyone can begin to fill them again.
+            if let Err(error) = arena.punch(&extents) {
+                tracing::error!(%error, generation = %generation.id, "cannot free pages of the arena");
+            }
+            self.occupied.fetch_sub(count, Ordering::AcqRel);
+            return self.give_up(generation, &extents);
+        }
+        for extent in extents.clone() {
+            arena.lock(extent);
+        }
+        self.residency.lock().filled(generation.file_id(), extents.clone(), self.now());
+        for extent in extents.clone() {
+            generation.extents.filled(extent);
+        }
+        if generation.is_complete() {
+            self.tell(generation);
+        }
+        for extent in extents {
+            generation.waiters.settle(extent);
+        }
+    }
+
+    /// Whether what a job has read is the content of the generation.
+    fn is_trusted(self: &Arc<Self>, generation: &Arc<Generation>, result: Result<(), FillError>) -> bool {
+        match result {
+            Ok(()) if generation.is_dead() => false,
+            // Looked up after the bytes were read: content that was changed before that shows in the times.
+            Ok(()) if generation.matches_source() => true,
+            Ok(()) | Err(FillError::Truncated { .. }) => {
+                self.end(generation);
+                false
+            }
+            Err(FillError::Cancelled | FillError::Shutdown) => false,
+            Err(error @ FillError::Io { .. }) => {
+                tracing::warn!(generation = %generation.id, inode = generation.identity().inode, %error, "a fill has failed");
+                false
+            }
+        }
+    }
+
+    /// Leaves extents that this caller had begun to fill to whoever asks next, and lets those who wait look elsewhere.
+    pub(super) fn give_up(&self, generation: &Arc<Generation>, extents: &Range<ExtentIndex>) {
+        for extent in extents.clone() {
+            generation.extents.fill_failed(extent);
+            generation.waiters.settle(extent);
+        }
+    }
+
+    /// The engine of the device that a source lies on.
+    fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
+        let device = generation.identity().device;
+        let mut engines = self.engines.lock();
+        if let Some(engine) = engines.get(&device) {
+            return Ok(engine.clone());
+        }
+        let storage = Storage::of(&generation.source);
+        tracing::info!(device, ?storage, engine = self.engine_kind(), "reading from a new device");
+        let engine = Engine::start(self.engine_choice, storage)?;
+        engines.insert(device, engine.clone());
+        Ok(engine)
+    }
+
+    /// Bytes per second that the device of a generation has lately delivered.
+    pub fn speed(&self, generation: &Generation) -> Option<u64> {
+        self.engines.lock().get(&generation.identity().device)?.counters().bytes_per_second
+    }
+}
+
+/// The runs of `extents` whose fill begins here. What a slot holds is not read twice.
+fn claim(
+    generation: &Generation,
+    extents: &[Range<ExtentIndex>],
+    in_slot: impl Fn(ExtentIndex) -> bool,
+) -> Vec<Range<ExtentIndex>> {
+    let mut started: Vec<Range<ExtentIndex>> = Vec::new();
+    for extent in extents.iter().cloned().flatten() {
+        if generation.extents.is_present(extent) || in_slot(extent) {
+            continue;
+        }
+        if generation.extents.begin_fill(extent) != Begin::Started {
+            continue;
+        }
+        match started.last_mut() {
+            Some(run) if run.end == extent => run.end += 1,
+            _ => started.push(extent..extent + 1),
+        }
+    }
+    started
+}
+
+struct Source<'a>(&'a Generation);
+
+impl Bytes for Source<'_> {
+    fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
+        std::os::unix::fs::FileExt::read_exact_at(self.0.source.file(), buf, offset)
+    }
+}
+
+fn read_header(generation: &Generation) -> TensorMap {
+    format::read(&Source(generation)).unwrap_or_else(|error| {
+        // Its readers get its bytes all the same; only what belongs together is not known.
+        tracing::warn!(inode = generation.identity().inode, %error, "a model file is not what it claims to be");
+        TensorMap::opaque(generation.size)
+    })
+}

@@ -1,0 +1,210 @@
+//! One content of a model file: its identity, its source, and what of it is in the arena.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+
+use super::extents::Extents;
+use super::touched::Touched;
+use super::waiters::Waiters;
+use crate::arena::ArenaFile;
+use crate::fill::{Engine, JobId, SourceFile};
+use crate::format::TensorMap;
+use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
+use crate::units::{extent_bytes, extent_count};
+
+/// How long a generation is believed to be the source's content without another look.
+const TRUST_MILLISECONDS: u64 = 500;
+
+pub struct Generation {
+    pub id: GenerationId,
+    /// Bytes.
+    pub size: u64,
+    pub source: Arc<SourceFile>,
+    pub(super) extents: Extents,
+    pub(super) touched: Touched,
+    pub(super) waiters: Waiters,
+    /// Made when the first extent is filled.
+    arena: OnceLock<ArenaFile>,
+    /// Where the tensors lie, once the header was read.
+    pub(super) tensors: OnceLock<Arc<TensorMap>>,
+    pub(super) parsing: AtomicBool,
+    /// The engine's jobs for extents that nobody waited for when they were submitted.
+    jobs: Mutex<HashMap<ExtentIndex, (JobId, Engine)>>,
+    /// The store's count of occupied extents.
+    occupied: Arc<AtomicU64>,
+    identity: Mutex<SourceIdentity>,
+    /// The source has other content now: nothing is filled any more, and no new open gets this.
+    dead: AtomicBool,
+    verified: AtomicU64,
+    /// Open handles of any kind.
+    pub(super) handles: AtomicU32,
+    /// Open passthrough handles. Held while extents are evicted, so that none is opened meanwhile.
+    pub(super) passthrough: Mutex<u32>,
+}
+
+impl std::fmt::Debug for Generation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generation").field("id", &self.id).field("size", &self.size).finish_non_exhaustive()
+    }
+}
+
+impl Generation {
+    pub(super) fn new(
+        id: GenerationId,
+        source: Arc<SourceFile>,
+        identity: SourceIdentity,
+        occupied: Arc<AtomicU64>,
+        now: u64,
+    ) -> Self {
+        Self {
+            id,
+            size: identity.size,
+            source,
+            extents: Extents::new(extent_count(identity.size)),
+            touched: Touched::new(extent_count(identity.size)),
+            waiters: Waiters::default(),
+            arena: OnceLock::new(),
+            tensors: OnceLock::new(),
+            parsing: AtomicBool::new(false),
+            jobs: Mutex::default(),
+            occupied,
+            identity: Mutex::new(identity),
+            dead: AtomicBool::new(false),
+            verified: AtomicU64::new(now),
+            handles: AtomicU32::new(0),
+            passthrough: Mutex::new(0),
+        }
+    }
+
+    /// The name under which policies know this content.
+    pub fn file_id(&self) -> FileId {
+        FileId(self.id.0)
+    }
+
+    pub fn identity(&self) -> SourceIdentity {
+        *self.identity.lock()
+    }
+
+    /// The same content under a new identity: something that leaves the bytes alone has moved the times.
+    pub(super) fn rebind(&self, identity: SourceIdentity) {
+        *self.identity.lock() = identity;
+    }
+
+    /// Whether every byte is in the arena.
+    pub fn is_complete(&self) -> bool {
+        self.extents.is_complete() && !self.is_dead()
+    }
+
+    /// Bytes that are in the arena.
+    pub fn resident_bytes(&self) -> u64 {
+        let (present, count) = (self.extents.present(), self.extents.count());
+        if present == 0 {
+            return 0;
+        }
+        let last = self.extents.is_present(count - 1);
+        let whole = u64::from(present - u32::from(last)) * crate::units::EXTENT_SIZE;
+        whole + if last { self.cost(count - 1) } else { 0 }
+    }
+
+    /// What an extent costs in the arena: its bytes in whole pages.
+    pub(super) fn cost(&self, extent: ExtentIndex) -> u64 {
+        let bytes = extent_bytes(extent, self.size);
+        (bytes.end - bytes.start).next_multiple_of(4096)
+    }
+
+    pub fn arena(&self) -> Option<&ArenaFile> {
+        self.arena.get()
+    }
+
+    /// The arena file, made by `make` if there is none yet.
+    pub(super) fn arena_or<E>(&self, make: impl FnOnce() -> Result<ArenaFile, E>) -> Result<&ArenaFile, E> {
+        if self.arena.get().is_none() {
+            // Two makers at once: `make` refuses the second name, so it is serialised by this lock.
+            let _making = self.passthrough.lock();
+            if self.arena.get().is_none() {
+                let made = make()?;
+                return Ok(self.arena.get_or_init(|| made));
+            }
+        }
+        Ok(self.arena.get().expect("made by somebody else just now"))
+    }
+
+    pub(super) fn remember_job(&self, extents: Range<ExtentIndex>, job: JobId, engine: &Engine) {
+        let mut jobs = self.jobs.lock();
+        // It may have ended in the meantime: then nobody asks for it, and it goes with the next one.
+        jobs.extend(
+            extents.filter(|extent| self.extents.is_filling(*extent)).map(|extent| (extent, (job, engine.clone()))),
+        );
+    }
+
+    pub(super) fn forget_job(&self, extents: &Range<ExtentIndex>) {
+        let mut jobs = self.jobs.lock();
+        for extent in extents.clone() {
+            jobs.remove(&extent);
+        }
+    }
+
+    pub(super) fn job_of(&self, extent: ExtentIndex) -> Option<(JobId, Engine)> {
+        self.jobs.lock().get(&extent).cloned()
+    }
+
+    /// Whether the source file has no name left.
+    pub(super) fn is_unlinked(&self) -> bool {
+        rustix::fs::fstat(self.source.file()).is_ok_and(|stat| stat.st_nlink == 0)
+    }
+
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// True for the one that ended it.
+    pub(super) fn kill(&self) -> bool {
+        !self.dead.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether the source still has this content, looked up at most a few times a second. `now` in milliseconds.
+    pub(super) fn is_current(&self, now: u64) -> bool {
+        if self.is_dead() {
+            return false;
+        }
+        if now.saturating_sub(self.verified.load(Ordering::Relaxed)) < TRUST_MILLISECONDS {
+            return true;
+        }
+        let current = self.matches_source();
+        if current {
+            self.verified.store(now, Ordering::Relaxed);
+        }
+        current
+    }
+
+    /// Whether the source has this content now.
+    pub(super) fn matches_source(&self) -> bool {
+        let identity = *self.identity.lock();
+        identity_of(self.source.file()).is_ok_and(|now| now == identity)
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        // Nothing is being filled or evicted: whoever does that holds the generation.
+        self.occupied.fetch_sub(u64::from(self.extents.present()), Ordering::AcqRel);
+    }
+}
+
+/// The identity of an open file's content.
+pub fn identity_of(file: impl AsFd) -> rustix::io::Result<SourceIdentity> {
+    let stat = rustix::fs::fstat(file)?;
+    let time = |seconds: i64, nanoseconds: u64| Timestamp { seconds, nanoseconds: nanoseconds as u32 };
+    Ok(SourceIdentity {
+        device: stat.st_dev,
+        inode: stat.st_ino,
+        size: stat.st_size as u64,
+        modified: time(stat.st_mtime, stat.st_mtime_nsec as u64),
+        changed: time(stat.st_ctime, stat.st_ctime_nsec as u64),
+    })
+}

@@ -1,0 +1,203 @@
+//! The store: model files by identity, their bytes out of the arena or else from their source.
+//!
+//! It composes what the other modules know. A read looks at the extents ([`extents`]) and is answered at once where
+//! they are present ([`read`]); else they are filled ([`filling`]), into the arena as far as the residency policy
+//! admits them ([`keeper`]) and into slots that are soon used again where not ([`bypass`]). Nobody who asks waits on the
+//! thread that asks: answers are closures, called when the bytes are there.
+
+mod background;
+mod bypass;
+mod error;
+mod extents;
+mod filling;
+mod generation;
+mod keeper;
+mod opening;
+mod read;
+mod report;
+mod touched;
+mod waiters;
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use moka::sync::Cache;
+use parking_lot::Mutex;
+
+pub use error::{ReadError, StoreError};
+pub use generation::{Generation, identity_of};
+pub use opening::Opened;
+pub use report::{IoReport, RamReport};
+
+use crate::arena::{Arena, Pages};
+use crate::fill::{Engine, EngineChoice, EngineError, Storage};
+use crate::format::TensorMap;
+use crate::ids::{GenerationId, SourceIdentity};
+use crate::residency::{PolicyKind, Residency};
+use crate::units::EXTENT_SIZE;
+use background::Background;
+use bypass::Bypass;
+use keeper::Keeper;
+use report::Counters;
+
+/// Files smaller than this are left to the kernel.
+pub const SMALLEST_MODEL: u64 = 1 << 20;
+
+/// Content that changed less than this ago may still change without its times telling: it is served, not kept.
+pub const SETTLE: Duration = Duration::from_secs(2);
+
+/// What a store may use.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// Bytes.
+    pub budget: u64,
+    /// Percent of the budget.
+    pub high_watermark: u8,
+    /// Percent of the budget.
+    pub low_watermark: u8,
+    pub engine: EngineChoice,
+}
+
+/// Told when a generation became complete, or stopped being so.
+pub type Listener = Box<dyn Fn(&Arc<Generation>) + Send + Sync>;
+
+type SourceFileKey = (u64, u64);
+
+pub struct Store {
+    config: StoreConfig,
+    arena: Arena,
+    /// By the device that a source lies on.
+    engines: Mutex<HashMap<u64, Engine>>,
+    engine_choice: EngineChoice,
+    bypass: Arc<Bypass>,
+    background: Background,
+    keeper: Keeper,
+    residency: Mutex<Residency>,
+    /// The current generation of each source file that is open or has something in the arena.
+    generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
+    headers: Cache<SourceIdentity, Arc<TensorMap>>,
+    next_generation: AtomicU64,
+    /// Generations that are no longer current, as long as somebody holds them.
+    ended: Mutex<Vec<Weak<Generation>>>,
+    /// Extents that are present or being filled.
+    occupied: Arc<AtomicU64>,
+    /// Bytes of dropped generations that clients still hold.
+    client_held: AtomicU64,
+    counters: Counters,
+    started: Instant,
+    listener: OnceLock<Listener>,
+}
+
+impl Store {
+    /// # Errors
+    /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
+    pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
+        let engine_choice = usable(config.engine)?;
+        let slots = (config.budget / EXTENT_SIZE / 16).clamp(4, 64);
+        // What the budget counts, what is read past it, and a little for what the kernel rounds up.
+        let arena = Arena::create(config.budget + config.budget / 16 + (slots + 16) * EXTENT_SIZE)?;
+        let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
+        let low = (config.budget / 100 * u64::from(config.low_watermark)).saturating_sub(slots * EXTENT_SIZE);
+        let store = Arc::new(Self {
+            bypass: Arc::new(Bypass::new(memory, slots as usize)),
+            engine_choice,
+            engines: Mutex::default(),
+            background: Background::start(4).map_err(StoreError::Thread)?,
+            keeper: Keeper::default(),
+            residency: Mutex::new(Residency::new(PolicyKind::Mru, low)),
+            generations: Mutex::default(),
+            headers: Cache::builder().weigher(|_, map: &Arc<TensorMap>| weight(map)).max_capacity(16 << 20).build(),
+            next_generation: AtomicU64::new(1),
+            ended: Mutex::default(),
+            occupied: Arc::default(),
+            client_held: AtomicU64::new(0),
+            counters: Counters::default(),
+            started: Instant::now(),
+            listener: OnceLock::new(),
+            config,
+            arena,
+        });
+        store.keeper.start(&store).map_err(StoreError::Thread)?;
+        Ok(store)
+    }
+
+    /// Who is told of changes of residency; the first call counts. It is called from threads of the store and must not
+    /// wait for any of them.
+    pub fn listen(&self, listener: Listener) {
+        // A second listener has no meaning: there is one adapter for a store.
+        let _ = self.listener.set(listener);
+    }
+
+    /// Ends the threads: reads that still wait are answered with an error.
+    pub fn stop(&self) {
+        self.keeper.stop();
+        for (_, engine) in self.engines.lock().drain() {
+            engine.shutdown();
+        }
+        self.background.stop();
+    }
+
+    /// What the arena is made of.
+    pub fn pages(&self) -> Pages {
+        self.arena.pages()
+    }
+
+    /// How many bytes could be locked in memory, where that is needed to keep pages from being swapped.
+    pub fn lock_limit(&self) -> u64 {
+        self.arena.lock_limit()
+    }
+
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    fn milliseconds(&self) -> u64 {
+        self.now().as_millis() as u64
+    }
+
+    fn high_mark(&self) -> u64 {
+        self.config.budget / 100 * u64::from(self.config.high_watermark)
+    }
+
+    fn low_mark(&self) -> u64 {
+        self.config.budget / 100 * u64::from(self.config.low_watermark)
+    }
+
+    /// Bytes that count against the budget, whoever holds them.
+    fn taken(&self) -> u64 {
+        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE
+            + self.client_held.load(Ordering::Acquire)
+            + self.bypass.capacity()
+    }
+
+    /// Bytes that may be filled into the arena now.
+    fn room(&self) -> u64 {
+        self.high_mark().saturating_sub(self.taken())
+    }
+
+    /// `io_uring` or `threads`.
+    fn engine_kind(&self) -> &'static str {
+        if self.engine_choice == EngineChoice::Uring { "io_uring" } else { "threads" }
+    }
+
+    fn tell(&self, generation: &Arc<Generation>) {
+        if let Some(listener) = self.listener.get() {
+            listener(generation);
+        }
+    }
+}
+
+/// Finds out once which engine runs here; the engines of all devices are of that kind.
+fn usable(choice: EngineChoice) -> Result<EngineChoice, EngineError> {
+    let tried = Engine::start(choice, Storage::Fast)?;
+    let choice = if tried.kind() == "io_uring" { EngineChoice::Uring } else { EngineChoice::Threads };
+    tried.shutdown();
+    Ok(choice)
+}
+
+fn weight(map: &TensorMap) -> u32 {
+    let tensors: usize = map.tensors().iter().map(|tensor| 64 + tensor.name.len() + tensor.shape.len() * 8).sum();
+    (128 + tensors).try_into().unwrap_or(u32::MAX)
+}

@@ -1,0 +1,170 @@
+//! Opens, and what an open file holds.
+
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::SystemTime;
+
+use super::{Generation, SETTLE, SMALLEST_MODEL, Store, identity_of};
+use crate::fill::SourceFile;
+use crate::ids::{GenerationId, SourceIdentity, Timestamp};
+use crate::residency::{RefetchCost, UseKind};
+
+/// What the policy assumes of a source that nothing was read from yet: a middling solid-state disk, in bytes/s.
+const ASSUMED_SPEED: u64 = 1 << 30;
+
+/// An open file whose content the store may keep.
+#[derive(Debug)]
+pub struct Opened {
+    pub generation: Arc<Generation>,
+    store: Arc<Store>,
+    /// Tensor data was read through this handle, so the policy knows of it.
+    pub(super) loads: AtomicBool,
+}
+
+impl std::fmt::Debug for Store {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Store").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+impl Store {
+    /// The generation of an open source file, or None where its content is not to be kept: too small, no longer what
+    /// `identity` says, or changed so lately that it may change again unnoticed.
+    pub fn open(self: &Arc<Self>, source: &Arc<SourceFile>) -> Option<Opened> {
+        let identity = identity_of(source.file()).ok()?;
+        if identity.size < SMALLEST_MODEL || !is_settled(&identity, SystemTime::now()) {
+            return None;
+        }
+        let key = (identity.device, identity.inode);
+        let mut generations = self.generations.lock();
+        let (generation, replaced) = match generations.entry(key) {
+            Entry::Occupied(known) if known.get().identity() == identity && !known.get().is_dead() => {
+                (Arc::clone(known.get()), None)
+            }
+            Entry::Occupied(mut known) => {
+                let new = self.new_generation(source, identity);
+                (Arc::clone(&new), Some(known.insert(new)))
+            }
+            Entry::Vacant(vacant) => (Arc::clone(vacant.insert(self.new_generation(source, identity))), None),
+        };
+        generation.handles.fetch_add(1, Ordering::AcqRel);
+        drop(generations);
+        if let Some(replaced) = replaced {
+            self.end(&replaced);
+        }
+        Some(Opened { generation, store: Arc::clone(self), loads: AtomicBool::new(false) })
+    }
+
+    /// The generation that is kept for content of this identity, if there is one.
+    pub fn find(&self, identity: &SourceIdentity) -> Option<Arc<Generation>> {
+        let generations = self.generations.lock();
+        let found = generations.get(&(identity.device, identity.inode))?;
+        (found.identity() == *identity && !found.is_dead()).then(|| Arc::clone(found))
+    }
+
+    /// Somebody changes the content of a source file, or has taken its last name away.
+    pub fn invalidate(self: &Arc<Self>, device: u64, inode: u64) {
+        let gone = self.generations.lock().remove(&(device, inode));
+        if let Some(gone) = gone {
+            self.end(&gone);
+        }
+    }
+
+    /// Something that leaves the bytes alone moved the file's times: what is kept of it stays.
+    pub fn rebind(&self, before: &SourceIdentity, after: SourceIdentity) {
+        if before.size == after.size
+            && let Some(generation) = self.find(before)
+        {
+            generation.rebind(after);
+        }
+    }
+
+    /// The first tensor data of an open file is read: the policy hears of a use.
+    pub(super) fn loads(&self, opened: &Opened) {
+        if opened.loads.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let file = opened.generation.file_id();
+        let speed = self.speed(&opened.generation).unwrap_or(ASSUMED_SPEED);
+        let mut residency = self.residency.lock();
+        residency.register(file, opened.generation.size, RefetchCost::from_bytes_per_second(speed));
+        residency.opened(file, UseKind::Load);
+    }
+
+    /// Takes a generation that is no longer current out of use. What of it nobody looks at is freed.
+    pub(super) fn end(self: &Arc<Self>, generation: &Arc<Generation>) {
+        if !generation.kill() {
+            return;
+        }
+        tracing::debug!(generation = %generation.id, "the source has other content now");
+        self.bypass.forget(generation.id);
+        self.ended.lock().push(Arc::downgrade(generation));
+        self.tell(generation);
+        self.keeper.discard(generation);
+    }
+
+    fn new_generation(&self, source: &Arc<SourceFile>, identity: SourceIdentity) -> Arc<Generation> {
+        let id = GenerationId(self.next_generation.fetch_add(1, Ordering::Relaxed));
+        Arc::new(Generation::new(id, Arc::clone(source), identity, Arc::clone(&self.occupied), self.milliseconds()))
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        let generation = &self.generation;
+        if self.loads.load(Ordering::Relaxed) {
+            self.store.drain_touched(generation);
+        }
+        if generation.handles.fetch_sub(1, Ordering::AcqRel) != 1 || generation.extents.occupied() {
+            return;
+        }
+        // Nothing is kept of it and nobody has it open: it takes no memory either.
+        let identity = generation.identity();
+        let mut generations = self.store.generations.lock();
+        if let Entry::Occupied(known) = generations.entry((identity.device, identity.inode))
+            && Arc::ptr_eq(known.get(), generation)
+            && generation.handles.load(Ordering::Acquire) == 0
+            && !generation.extents.occupied()
+        {
+            known.remove();
+            drop(generations);
+            self.store.residency.lock().forget(generation.file_id());
+            self.store.bypass.forget(generation.id);
+            if generation.arena().is_some() {
+                self.store.arena.unlink(generation.id);
+            }
+        }
+    }
+}
+
+/// Whether the last change lies far enough back that a later one would show in the times. A time in the future counts as
+/// settled: it does not move by itself.
+fn is_settled(identity: &SourceIdentity, now: SystemTime) -> bool {
+    let newest = identity.modified.max(identity.changed);
+    match now.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(now) => {
+            let now = Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
+            let settled = Timestamp { seconds: newest.seconds + SETTLE.as_secs() as i64, ..newest };
+            now >= settled || newest > now
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn what_changed_lately_is_not_settled() {
+        let at = |seconds| Timestamp { seconds, nanoseconds: 5 };
+        let identity = |modified, changed| SourceIdentity { device: 1, inode: 2, size: 3, modified, changed };
+        let now = SystemTime::UNIX_EPOCH + Duration::new(1000, 5);
+        assert!(is_settled(&identity(at(998), at(998)), now));
+        assert!(!is_settled(&identity(at(999), at(0)), now));
+        assert!(!is_settled(&identity(at(0), at(999)), now));
+        assert!(is_settled(&identity(at(5000), at(0)), now));
+    }
+}

@@ -1,0 +1,197 @@
+//! Reads: out of the arena at once, else when the bytes are there.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::{Errno, ReadWriteFlags};
+
+use super::extents::Pinned;
+use super::{Generation, Opened, ReadError, Store, bypass};
+use crate::fill::SourceFile;
+use crate::units::{extent_bytes, extents_of};
+
+thread_local! {
+    /// One buffer a thread, as large as the largest request that it answered.
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+enum Piece<'a> {
+    Arena(#[expect(dead_code, reason = "keeps the extent from being evicted")] Pinned<'a>),
+    Slot(bypass::Reading<'a>),
+}
+
+impl Store {
+    /// Answers with the bytes of `range`, fewer at the end of the file: now, on this thread, if they are in memory;
+    /// later, on another, if they have to be read first. The bytes are those of the generation, or where the source
+    /// has changed since it was opened, the source's own.
+    pub fn read<R>(self: &Arc<Self>, opened: &Arc<Opened>, range: Range<u64>, reply: R)
+    where
+        R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
+    {
+        let generation = &opened.generation;
+        if !generation.is_current(self.milliseconds()) {
+            self.end(generation);
+            return self.read_source(&generation.source, range, reply);
+        }
+        let range = range.start.min(generation.size)..range.end.min(generation.size);
+        if range.is_empty() {
+            return reply(Ok(&[]));
+        }
+        if !opened.loads.load(Ordering::Relaxed) && !self.is_header(generation, range.start) {
+            self.loads(opened);
+        }
+        let extents = extents_of(&range);
+        if let Some(_pinned) = generation.extents.pin(extents.clone()) {
+            generation.touched.add(extents);
+            self.counters.served_from_ram.fetch_add(range.end - range.start, Ordering::Relaxed);
+            let arena = generation.arena().expect("present extents have an arena file");
+            return reply(Ok(arena.bytes(range)));
+        }
+        if !opened.loads.load(Ordering::Relaxed) {
+            // Only names and shapes so far: a thousand files are looked at like this without loading one.
+            return self.read_source(&generation.source, range, reply);
+        }
+        self.read_missing(opened, range, reply);
+    }
+
+    /// Answers with the source's bytes as they are now. Nothing is kept.
+    pub fn read_source<R>(self: &Arc<Self>, source: &Arc<SourceFile>, range: Range<u64>, reply: R)
+    where
+        R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
+    {
+        let length = (range.end - range.start) as usize;
+        let cached = BUFFER.with_borrow_mut(|buffer| {
+            let buffer = sized(buffer, length);
+            let read =
+                rustix::io::preadv2(source.file(), &mut [IoSliceMut::new(buffer)], range.start, ReadWriteFlags::NOWAIT);
+            // A short answer may be the end of the file, or only the end of what is cached.
+            (read == Ok(length)).then(|| buffer.to_vec())
+        });
+        if let Some(bytes) = cached {
+            self.count_aside(bytes.len());
+            return reply(Ok(&bytes));
+        }
+        let (store, source) = (Arc::clone(self), Arc::clone(source));
+        self.background.spawn(move || store.read_source_here(&source, range, reply));
+    }
+
+    /// As [`Store::read_source`], on a thread that may wait.
+    fn read_source_here<R>(&self, source: &SourceFile, range: Range<u64>, reply: R)
+    where
+        R: FnOnce(Result<&[u8], ReadError>),
+    {
+        BUFFER.with_borrow_mut(|buffer| {
+            let buffer = sized(buffer, (range.end - range.start) as usize);
+            match read_fully(source.file(), buffer, range.start) {
+                Ok(length) => {
+                    self.count_aside(length);
+                    reply(Ok(&buffer[..length]));
+                }
+                Err(error) => {
+                    tracing::warn!(offset = range.start, %error, "a source file cannot be read");
+                    reply(Err(error));
+                }
+            }
+        });
+    }
+
+    fn read_missing<R>(self: &Arc<Self>, opened: &Arc<Opened>, range: Range<u64>, reply: R)
+    where
+        R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
+    {
+        let generation = &opened.generation;
+        generation.touched.add(extents_of(&range));
+        self.bring(generation, &range);
+        let (store, waited) = (Arc::clone(self), Arc::clone(generation));
+        let extents = extents_of(&range);
+        self.when_settled(generation, extents, move || store.serve(&waited, range, reply));
+    }
+
+    /// Answers out of the arena and the slots, or where an extent is in neither (its fill failed, or it was evicted
+    /// again) with the source's bytes.
+    fn serve<R>(self: &Arc<Self>, generation: &Arc<Generation>, range: Range<u64>, reply: R)
+    where
+        R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
+    {
+        let Some(pieces) = self.pieces(generation, &range) else {
+            return self.read_source(&generation.source, range, reply);
+        };
+        let length = range.end - range.start;
+        let from_arena = pieces.iter().all(|piece| matches!(piece, Piece::Arena(_)));
+        let counter = if from_arena { &self.counters.served_from_ram } else { &self.counters.served_from_source };
+        counter.fetch_add(length, Ordering::Relaxed);
+        let first = extents_of(&range).start;
+        match &pieces[..] {
+            _ if from_arena => {
+                let arena = generation.arena().expect("present extents have an arena file");
+                reply(Ok(arena.bytes(range)));
+            }
+            [Piece::Slot(slot)] => {
+                let start = extent_bytes(first, generation.size).start;
+                reply(Ok(slot.bytes((range.start - start) as usize, length as usize)));
+                slot.consumed(length as usize);
+            }
+            _ => BUFFER.with_borrow_mut(|buffer| {
+                buffer.clear();
+                for (extent, piece) in (first..).zip(&pieces) {
+                    let whole = extent_bytes(extent, generation.size);
+                    let part = range.start.max(whole.start)..range.end.min(whole.end);
+                    let part_length = (part.end - part.start) as usize;
+                    match piece {
+                        Piece::Arena(_) => {
+                            let arena = generation.arena().expect("present extents have an arena file");
+                            buffer.extend_from_slice(arena.bytes(part));
+                        }
+                        Piece::Slot(slot) => {
+                            buffer.extend_from_slice(slot.bytes((part.start - whole.start) as usize, part_length));
+                            slot.consumed(part_length);
+                        }
+                    }
+                }
+                reply(Ok(buffer));
+            }),
+        }
+    }
+
+    fn pieces<'a>(&'a self, generation: &'a Generation, range: &Range<u64>) -> Option<Vec<Piece<'a>>> {
+        let piece = |extent| match generation.extents.pin(extent..extent + 1) {
+            Some(pinned) => Some(Piece::Arena(pinned)),
+            None => self.bypass.read(generation.id, extent).map(Piece::Slot),
+        };
+        extents_of(range).map(piece).collect()
+    }
+
+    fn count_aside(&self, length: usize) {
+        self.counters.served_from_source.fetch_add(length as u64, Ordering::Relaxed);
+        self.counters.read_aside.fetch_add(length as u64, Ordering::Relaxed);
+    }
+}
+
+fn sized(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
+    if buffer.len() < length {
+        buffer.resize(length, 0);
+    }
+    &mut buffer[..length]
+}
+
+/// Reads until the buffer is full or the file ends.
+fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
+    let mut length = 0;
+    while length < buffer.len() {
+        match file.read_at(&mut buffer[length..], offset + length as u64) {
+            Ok(0) => break,
+            Ok(read) => length += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
+                return Err(ReadError::Source { offset: offset + length as u64, errno });
+            }
+        }
+    }
+    Ok(length)
+}
