@@ -10,6 +10,7 @@ pub mod extent;
 pub mod fill;
 pub mod format;
 pub mod ids;
+pub mod predict;
 pub mod residency;
 pub mod store;
 pub mod units;

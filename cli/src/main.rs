@@ -1,1 +1,70 @@
-fn main() {}
+//! The program `weightfs`.
+
+mod env_vars;
+mod exit;
+mod find;
+mod machine;
+mod mount;
+mod notify;
+mod output;
+mod status;
+mod unmount;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use exit::{EXIT_CODES_HELP, Exit, Failure};
+use mount::MountArgs;
+use mount::helper;
+use status::StatusArgs;
+use unmount::UnmountArgs;
+
+/// Mounts a folder of model weights and keeps the weights that matter in pinned RAM.
+#[derive(Debug, Parser)]
+#[command(name = "weightfs", version, after_help = EXIT_CODES_HELP, args_override_self = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Mount a folder of models, over itself or elsewhere
+    #[command(args_override_self = true)]
+    Mount(Box<MountArgs>),
+    /// End a mount
+    Unmount(UnmountArgs),
+    /// Show what is mounted, how full the RAM is and where the bytes came from
+    Status(StatusArgs),
+}
+
+fn main() -> ExitCode {
+    let mut words = std::env::args_os();
+    if words.next().is_some_and(|program| helper::is_helper(&program)) {
+        return finish(run_helper(words)).for_mount_helper();
+    }
+    let done = match Arguments::parse().command {
+        Command::Mount(arguments) => mount::run(*arguments),
+        Command::Unmount(arguments) => unmount::run(&arguments),
+        Command::Status(arguments) => status::run(&arguments),
+    };
+    finish(done).into()
+}
+
+fn run_helper(words: impl Iterator<Item = std::ffi::OsString>) -> Result<(), Failure> {
+    let invocation = helper::parse(words).map_err(|error| Failure::new(Exit::Usage, &error))?;
+    if invocation.fake { mount::check(invocation.arguments) } else { mount::run(invocation.arguments) }
+}
+
+fn finish(done: Result<(), Failure>) -> Exit {
+    match done {
+        Ok(()) => Exit::Ok,
+        Err(failure) => {
+            // With nobody to tell, the code must do.
+            let _ = writeln!(std::io::stderr(), "weightfs: {failure}");
+            failure.exit
+        }
+    }
+}

@@ -42,6 +42,10 @@ pub struct Ttl {
     pub attr: Duration,
 }
 
+impl Ttl {
+    pub const NONE: Self = Self { entry: Duration::ZERO, attr: Duration::ZERO };
+}
+
 /// A file of the source, wherever it is reached from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SourceKey {

@@ -15,9 +15,6 @@ pub enum FsError {
     /// The bytes could not be had.
     #[error(transparent)]
     Read(#[from] ReadError),
-    /// The mount is read-only.
-    #[error("the mount is read-only: mount it without --read-only to change files through it")]
-    ReadOnly,
     /// A handle that this mount has not given out.
     #[error("no such open file")]
     BadHandle,
@@ -30,7 +27,6 @@ impl FsError {
             FsError::Source(errno) => errno.raw_os_error(),
             FsError::Stale => Errno::STALE.raw_os_error(),
             FsError::Read(error) => error.errno(),
-            FsError::ReadOnly => Errno::ROFS.raw_os_error(),
             FsError::BadHandle => Errno::BADF.raw_os_error(),
         }
     }
@@ -38,9 +34,11 @@ impl FsError {
     /// Whether somebody should read of it in the log: a missing file is everyday, a failed read is not.
     pub fn is_noteworthy(&self) -> bool {
         match self {
-            FsError::Source(errno) => matches!(*errno, Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::NODEV | Errno::MFILE | Errno::NFILE),
+            FsError::Source(errno) => {
+                matches!(*errno, Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::NODEV | Errno::MFILE | Errno::NFILE)
+            }
             FsError::Read(_) => true,
-            FsError::Stale | FsError::ReadOnly | FsError::BadHandle => false,
+            FsError::Stale | FsError::BadHandle => false,
         }
     }
 }

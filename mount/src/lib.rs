@@ -1,8 +1,23 @@
 //! Serves a weightfs store through FUSE.
 
+pub mod attr;
 pub mod control_client;
 mod control_line;
 pub mod control_server;
 pub mod daemon;
+pub mod device;
+mod error;
+mod follow;
+mod fs;
+mod fuse;
+mod handles;
+mod invalidate;
+mod nodes;
+mod open_mode;
+mod residents;
 pub mod runtime_dir;
 pub mod settings;
+mod source;
+mod translate;
+mod tuning;
+mod watch;

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use crate::attr::SourceKey;
 use crate::error::FsError;
+use crate::invalidate::Expiry;
 use crate::residents::FileState;
 use crate::source::SourceRoot;
 
@@ -131,10 +132,6 @@ impl Nodes {
         Self { root_device: key.device, by_id: RwLock::new(HashMap::from([(ROOT, node)])) }
     }
 
-    pub fn len(&self) -> usize {
-        self.by_id.read().len()
-    }
-
     /// # Errors
     /// `Stale` for a number that is not known.
     pub fn get(&self, id: u64) -> Result<Arc<Node>, FsError> {
@@ -164,7 +161,14 @@ impl Nodes {
     }
 
     /// The node of a source file, made if it is new, with one more lookup by the kernel if `counted`.
-    pub fn found(&self, key: SourceKey, kind: FileType, name: Option<(u64, &OsStr)>, origin: Option<Origin>, counted: bool) -> Arc<Node> {
+    pub fn found(
+        &self,
+        key: SourceKey,
+        kind: FileType,
+        name: Option<(u64, &OsStr)>,
+        origin: Option<Origin>,
+        counted: bool,
+    ) -> Arc<Node> {
         let node = {
             let mut by_id = self.by_id.write();
             let id = Self::id_in(&by_id, self.root_device, key);
@@ -188,6 +192,14 @@ impl Nodes {
         node
     }
 
+    /// One more lookup of a node, by way of another number of its file.
+    pub fn hold(&self, node: &Arc<Node>) {
+        let mut by_id = self.by_id.write();
+        *node.lookups.lock() += 1;
+        // The kernel may have forgotten it between two steps of a lookup.
+        by_id.entry(node.id).or_insert_with(|| Arc::clone(node));
+    }
+
     /// The kernel has forgotten `lookups` of a node.
     pub fn forget(&self, id: u64, lookups: u64) {
         if id == ROOT {
@@ -202,6 +214,18 @@ impl Nodes {
         if gone {
             by_id.remove(&id);
         }
+    }
+
+    /// All that the kernel may believe of any node.
+    pub fn everything(&self) -> Vec<Expiry> {
+        let by_id = self.by_id.read();
+        let mut expiries = Vec::new();
+        for node in by_id.values() {
+            expiries.push(Expiry::Node { id: node.id, pages: true });
+            let names = node.names().into_iter();
+            expiries.extend(names.map(|Name { parent, name }| Expiry::Entry { directory: parent, name }));
+        }
+        expiries
     }
 
     /// The paths at which a node may be found, the likeliest first, each beneath its base.

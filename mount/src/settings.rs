@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+/// The type of a mount in the kernel's tables, by which tools tell it from others.
+pub const FS_TYPE: &str = "fuse.weightfs";
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// At least one. Paths are absolute and free of links.

@@ -14,7 +14,6 @@ use crate::attr::SourceKey;
 /// A directory that was opened before anything was mounted over it.
 #[derive(Debug)]
 pub struct SourceRoot {
-    path: PathBuf,
     root: OwnedFd,
     key: SourceKey,
 }
@@ -25,11 +24,7 @@ impl SourceRoot {
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let root = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         let key = SourceKey::of(&rustix::fs::fstat(&root)?);
-        Ok(Self { path: path.to_owned(), root, key })
-    }
-
-    pub fn path(&self) -> &Path {
-        &self.path
+        Ok(Self { root, key })
     }
 
     pub fn key(&self) -> SourceKey {
@@ -85,4 +80,9 @@ pub fn reopen(fd: BorrowedFd<'_>, flags: OFlags) -> Result<File, Errno> {
 pub fn is_plain(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     !bytes.is_empty() && bytes != b"." && bytes != b".." && !bytes.contains(&b'/')
+}
+
+/// A descriptor that names `name` in `directory`, itself and not what a link points to.
+pub fn open_at(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    rustix::fs::openat(directory, name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }

@@ -25,6 +25,8 @@ pub fn requests(
 }
 
 #[cfg(test)]
+// Lists of one range are what is meant.
+#[allow(clippy::single_range_in_vec_init)]
 mod tests {
     use std::collections::BTreeSet;
 

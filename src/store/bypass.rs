@@ -122,6 +122,10 @@ impl Bypass {
         }
     }
 
+    pub fn file(&self) -> &std::fs::File {
+        self.memory.as_file()
+    }
+
     /// Bytes of RAM that the slots take when all were used.
     pub fn capacity(&self) -> u64 {
         self.memory.mapping().len() as u64

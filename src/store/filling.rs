@@ -68,18 +68,20 @@ impl Store {
         self.fill(generation, &[0..generation.extents.count()], class);
     }
 
-    /// Calls `then` when none of `extents` is being filled: at once, on this thread, if that is so already.
+    /// Calls `then` when none of `extents` is being filled: at once, on this thread, if that is so already. Fills of a
+    /// lower class than `class` move up to it.
     pub fn when_settled(
         &self,
         generation: &Arc<Generation>,
         extents: Range<ExtentIndex>,
+        class: Class,
         then: impl FnOnce() + Send + 'static,
     ) {
         let waiter = Waiter::new(Box::new(then));
         for extent in extents {
             let waits = generation.waiters.wait_if(extent, &waiter, || generation.extents.is_filling(extent));
             if waits && let Some((job, engine)) = generation.job_of(extent) {
-                engine.promote(job, Class::Demand);
+                engine.promote(job, class);
             }
         }
         waiter.settle();

@@ -100,6 +100,21 @@ impl Generation {
         self.extents.is_complete() && !self.is_dead()
     }
 
+    /// As [`Generation::is_complete`], also where the source has other content by now.
+    pub fn is_whole(&self) -> bool {
+        self.extents.is_complete()
+    }
+
+    /// Whether a client has it open in passthrough.
+    pub fn is_held(&self) -> bool {
+        *self.passthrough.lock() > 0
+    }
+
+    /// Bytes that are not in the arena.
+    pub fn missing_bytes(&self) -> u64 {
+        self.size.saturating_sub(self.resident_bytes())
+    }
+
     /// Bytes that are in the arena.
     pub fn resident_bytes(&self) -> u64 {
         let (present, count) = (self.extents.present(), self.extents.count());
@@ -186,6 +201,37 @@ impl Generation {
     pub(super) fn matches_source(&self) -> bool {
         let identity = *self.identity.lock();
         identity_of(self.source.file()).is_ok_and(|now| now == identity)
+    }
+}
+
+/// A whole generation that a client has open in passthrough: nothing of it is evicted while this lives.
+#[derive(Debug)]
+pub struct Held {
+    generation: Arc<Generation>,
+}
+
+impl Held {
+    /// None where something of it is missing.
+    pub(super) fn new(generation: &Arc<Generation>) -> Option<Self> {
+        let mut passthrough = generation.passthrough.lock();
+        if !generation.extents.is_complete() {
+            return None;
+        }
+        *passthrough += 1;
+        Some(Self { generation: Arc::clone(generation) })
+    }
+
+    /// The bytes of `range`, fewer at the end of the file.
+    pub fn bytes(&self, range: Range<u64>) -> &[u8] {
+        let size = self.generation.size;
+        let arena = self.generation.arena().expect("a whole generation has an arena file");
+        arena.bytes(range.start.min(size)..range.end.min(size))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        *self.generation.passthrough.lock() -= 1;
     }
 }
 

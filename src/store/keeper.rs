@@ -5,10 +5,11 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::waiters::Then;
 use super::{Generation, Store};
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
@@ -28,6 +29,7 @@ enum Task {
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
+    timers: Vec<(Instant, Then)>,
     stopping: bool,
 }
 
@@ -84,6 +86,9 @@ impl Keeper {
 
 fn run(store: &Weak<Store>, shared: &Shared) {
     loop {
+        // Not in the loop's head, where the lock would be held while they run.
+        let due = due(&mut shared.queue.lock());
+        due.into_iter().for_each(|then| then());
         let task = {
             let mut queue = shared.queue.lock();
             if queue.tasks.is_empty() && !queue.stopping {
@@ -106,6 +111,11 @@ fn run(store: &Weak<Store>, shared: &Shared) {
 }
 
 impl Store {
+    /// Calls `then` once, on a thread of the store, `delay` from now (up to a fifth of a second later).
+    pub fn after(&self, delay: Duration, then: impl FnOnce() + Send + 'static) {
+        self.keeper.shared.queue.lock().timers.push((Instant::now() + delay, Box::new(then)));
+    }
+
     fn make_room(
         self: &Arc<Self>,
         generation: &Arc<Generation>,
@@ -240,6 +250,11 @@ impl Store {
     fn generation_of(&self, file: FileId) -> Option<Arc<Generation>> {
         self.generations.lock().values().find(|generation| generation.file_id() == file).cloned()
     }
+}
+
+fn due(queue: &mut Queue) -> Vec<Then> {
+    let now = Instant::now();
+    queue.timers.extract_if(.., |(at, _)| *at <= now).map(|(_, then)| then).collect()
 }
 
 fn push(runs: &mut Vec<Range<ExtentIndex>>, extent: ExtentIndex) {

@@ -27,7 +27,7 @@ use moka::sync::Cache;
 use parking_lot::Mutex;
 
 pub use error::{ReadError, StoreError};
-pub use generation::{Generation, identity_of};
+pub use generation::{Generation, Held, identity_of};
 pub use opening::Opened;
 pub use report::{IoReport, RamReport};
 
@@ -144,6 +144,11 @@ impl Store {
         self.arena.pages()
     }
 
+    /// A file of the arena, to try out what the kernel does with one.
+    pub fn arena_probe(&self) -> &std::fs::File {
+        self.bypass.file()
+    }
+
     /// How many bytes could be locked in memory, where that is needed to keep pages from being swapped.
     pub fn lock_limit(&self) -> u64 {
         self.arena.lock_limit()
@@ -173,7 +178,7 @@ impl Store {
     }
 
     /// Bytes that may be filled into the arena now.
-    fn room(&self) -> u64 {
+    pub fn room(&self) -> u64 {
         self.high_mark().saturating_sub(self.taken())
     }
 

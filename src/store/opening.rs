@@ -5,10 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::SystemTime;
 
-use super::{Generation, SETTLE, SMALLEST_MODEL, Store, identity_of};
+use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
 use crate::ids::{GenerationId, SourceIdentity, Timestamp};
 use crate::residency::{RefetchCost, UseKind};
+
+/// Extents are numbered with 32 bits. Larger files exist only as holes.
+const LARGEST_MODEL: u64 = 1 << 52;
 
 /// What the policy assumes of a source that nothing was read from yet: a middling solid-state disk, in bytes/s.
 const ASSUMED_SPEED: u64 = 1 << 30;
@@ -33,7 +36,7 @@ impl Store {
     /// `identity` says, or changed so lately that it may change again unnoticed.
     pub fn open(self: &Arc<Self>, source: &Arc<SourceFile>) -> Option<Opened> {
         let identity = identity_of(source.file()).ok()?;
-        if identity.size < SMALLEST_MODEL || !is_settled(&identity, SystemTime::now()) {
+        if !(SMALLEST_MODEL..LARGEST_MODEL).contains(&identity.size) || !is_settled(&identity, SystemTime::now()) {
             return None;
         }
         let key = (identity.device, identity.inode);
@@ -78,6 +81,23 @@ impl Store {
         {
             generation.rebind(after);
         }
+    }
+
+    /// Holds a whole generation for a client in passthrough, which is a use of all of it. None where something of it is
+    /// missing.
+    pub fn hold(&self, generation: &Arc<Generation>) -> Option<Held> {
+        let held = Held::new(generation)?;
+        let (file, all) = (generation.file_id(), 0..generation.extents.count());
+        let mut residency = self.residency.lock();
+        residency.opened(file, UseKind::Load);
+        residency.touched(file, &[all], UseKind::Load, self.now());
+        Some(held)
+    }
+
+    /// Whether this open is likely to load the whole file.
+    pub fn expects_load(&self, opened: &Opened) -> bool {
+        // Part of it is there because somebody loaded it: who opens it again is likely to do the same.
+        opened.generation.extents.present() > 0
     }
 
     /// The first tensor data of an open file is read: the policy hears of a use.

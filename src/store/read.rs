@@ -12,7 +12,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::extents::Pinned;
 use super::{Generation, Opened, ReadError, Store, bypass};
-use crate::fill::SourceFile;
+use crate::fill::{Class, SourceFile};
 use crate::units::{extent_bytes, extents_of};
 
 thread_local! {
@@ -47,10 +47,15 @@ impl Store {
         }
         let extents = extents_of(&range);
         if let Some(_pinned) = generation.extents.pin(extents.clone()) {
-            generation.touched.add(extents);
+            let is_new = generation.touched.add(extents);
             self.counters.served_from_ram.fetch_add(range.end - range.start, Ordering::Relaxed);
             let arena = generation.arena().expect("present extents have an arena file");
-            return reply(Ok(arena.bytes(range)));
+            reply(Ok(arena.bytes(range.clone())));
+            // Once an extent: the window moves on before the reader comes to its end.
+            if is_new && !generation.extents.is_complete() && opened.loads.load(Ordering::Relaxed) {
+                self.bring(generation, &range);
+            }
+            return;
         }
         if !opened.loads.load(Ordering::Relaxed) {
             // Only names and shapes so far: a thousand files are looked at like this without loading one.
@@ -109,7 +114,7 @@ impl Store {
         self.bring(generation, &range);
         let (store, waited) = (Arc::clone(self), Arc::clone(generation));
         let extents = extents_of(&range);
-        self.when_settled(generation, extents, move || store.serve(&waited, range, reply));
+        self.when_settled(generation, extents, Class::Demand, move || store.serve(&waited, range, reply));
     }
 
     /// Answers out of the arena and the slots, or where an extent is in neither (its fill failed, or it was evicted

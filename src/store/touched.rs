@@ -17,14 +17,18 @@ impl Touched {
         Self { any: AtomicBool::new(false), words }
     }
 
-    pub fn add(&self, extents: Range<ExtentIndex>) {
+    /// Whether one of them had not been added since the last [`Touched::take`].
+    pub fn add(&self, extents: Range<ExtentIndex>) -> bool {
+        let mut is_new = false;
         for extent in extents {
             let (word, bit) = (&self.words[extent as usize / 64], 1 << (extent % 64));
             if word.load(Ordering::Relaxed) & bit == 0 {
                 word.fetch_or(bit, Ordering::Relaxed);
                 self.any.store(true, Ordering::Release);
+                is_new = true;
             }
         }
+        is_new
     }
 
     /// The runs of extents added since the last call.
@@ -56,9 +60,9 @@ mod tests {
     fn what_was_added_is_taken_once_in_runs() {
         let touched = Touched::new(200);
         assert!(touched.take().is_empty());
-        touched.add(60..70);
-        touched.add(62..64);
-        touched.add(199..200);
+        assert!(touched.add(60..70));
+        assert!(!touched.add(62..64));
+        assert!(touched.add(199..200));
         assert_eq!(touched.take(), [60..70, 199..200]);
         assert!(touched.take().is_empty());
     }

@@ -1,0 +1,5 @@
+//! What this machine has, as far as mounting needs to know it.
+
+pub mod fuse;
+pub mod memory;
+pub mod mount_table;

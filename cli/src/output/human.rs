@@ -1,0 +1,259 @@
+//! The status for people: what is mounted, how full the arena is, where the bytes came from.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use weightfs::control::{IoStatus, RamStatus, Status};
+use weightfs::units::ByteSize;
+
+/// Characters of the bar.
+const BAR: u64 = 40;
+
+/// Ended by a newline. Without `colour`, plain text.
+pub fn status(status: &Status, colour: bool) -> String {
+    let paint = Paint { colour };
+    let mut text = String::new();
+    for mount in &status.mounts {
+        let from = if mount.source == mount.mountpoint {
+            "over itself".into()
+        } else {
+            format!("from {}", shown(&mount.source))
+        };
+        let way = if mount.passthrough { paint.good("passthrough") } else { paint.dim("no passthrough") };
+        line(&mut text, &format!("{}  {from}  {way}", paint.bold(&shown(&mount.mountpoint))));
+    }
+    if status.mounts.is_empty() {
+        line(&mut text, &paint.dim("nothing is mounted any more"));
+    }
+    line(&mut text, "");
+    ram(&mut text, &status.ram, &paint);
+    io(&mut text, &status.io);
+    let worker = &status.worker;
+    let restarts = match worker.restarts {
+        0 => String::new(),
+        1 => ", replaced once".into(),
+        times => format!(", replaced {times} times"),
+    };
+    field(&mut text, "Daemon", &format!("version {}, process {}{restarts}", plain(&status.version), worker.pid));
+    for note in &status.notes {
+        field(&mut text, "Note", &plain(note));
+    }
+    text
+}
+
+fn ram(text: &mut String, ram: &RamStatus, paint: &Paint) {
+    let used = ram.resident_bytes.saturating_add(ram.client_held_bytes);
+    let whole = match percent(used, ram.budget_bytes) {
+        Some(percent) => format!("{} of {} ({percent} %)", ByteSize(used), ByteSize(ram.budget_bytes)),
+        None => format!("{} of no budget", ByteSize(used)),
+    };
+    field(text, "RAM", &format!("{}  {whole}", bar(ram, paint)));
+    let marks = format!(
+        "room is made from {} down to {}",
+        ByteSize(ram.high_watermark_bytes),
+        ByteSize(ram.low_watermark_bytes)
+    );
+    field(text, "", &marks);
+    for (bytes, what) in
+        [(ram.pinned_bytes, "pinned"), (ram.client_held_bytes, "evicted, but still held by programs that have it open")]
+    {
+        if bytes > 0 {
+            field(text, "", &format!("{} {what}", ByteSize(bytes)));
+        }
+    }
+}
+
+/// `█` resident, `▒` held by clients, `░` free; `│` stands at the watermarks.
+fn bar(ram: &RamStatus, paint: &Paint) -> String {
+    let cells = |bytes: u64| match ram.budget_bytes {
+        0 => 0,
+        budget => (u128::from(bytes.min(budget)) * u128::from(BAR) / u128::from(budget)) as u64,
+    };
+    let used = ram.resident_bytes.saturating_add(ram.client_held_bytes);
+    let marks = [ram.low_watermark_bytes, ram.high_watermark_bytes].map(|mark| cells(mark).min(BAR - 1));
+    let mut bar = String::new();
+    for cell in 0..BAR {
+        bar.push(match cell {
+            _ if ram.budget_bytes > 0 && marks.contains(&cell) => '│',
+            _ if cell < cells(ram.resident_bytes) => '█',
+            _ if cell < cells(used) => '▒',
+            _ => '░',
+        });
+    }
+    if used > ram.high_watermark_bytes { paint.warn(&bar) } else { paint.good(&bar) }
+}
+
+fn io(text: &mut String, io: &IoStatus) {
+    let served = io.served_from_ram_bytes.saturating_add(io.served_from_source_bytes);
+    let share = percent(io.served_from_ram_bytes, served).map(|percent| format!(" ({percent} %)")).unwrap_or_default();
+    field(
+        text,
+        "Served",
+        &format!(
+            "{} from RAM{share}, {} from the source",
+            ByteSize(io.served_from_ram_bytes),
+            ByteSize(io.served_from_source_bytes)
+        ),
+    );
+    field(text, "Opened", &format!("{} by passthrough, {} streamed", io.passthrough_opens, io.stream_opens));
+    field(text, "Read", &format!("{} from the source by {}", ByteSize(io.source_read_bytes), plain(&io.engine)));
+    field(text, "Evicted", &ByteSize(io.evicted_bytes).to_string());
+}
+
+/// Rounded down, so that 100 % is all of it. None of nothing.
+fn percent(part: u64, whole: u64) -> Option<u128> {
+    (u128::from(part) * 100).checked_div(u128::from(whole))
+}
+
+fn field(text: &mut String, name: &str, value: &str) {
+    line(text, &format!("{name:<8}{value}"));
+}
+
+fn line(text: &mut String, content: &str) {
+    // Writing to a String cannot fail.
+    let _ = writeln!(text, "{}", content.trim_end());
+}
+
+/// A daemon's words and the names of folders are not trusted with the terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+fn shown(path: &Path) -> String {
+    plain(&path.to_string_lossy())
+}
+
+struct Paint {
+    colour: bool,
+}
+
+impl Paint {
+    fn bold(&self, text: &str) -> String {
+        self.wrap("1", text)
+    }
+
+    fn dim(&self, text: &str) -> String {
+        self.wrap("2", text)
+    }
+
+    fn good(&self, text: &str) -> String {
+        self.wrap("32", text)
+    }
+
+    fn warn(&self, text: &str) -> String {
+        self.wrap("33", text)
+    }
+
+    fn wrap(&self, code: &str, text: &str) -> String {
+        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weightfs::control::{MountStatus, WorkerStatus};
+
+    const GIB: u64 = 1 << 30;
+
+    fn example() -> Status {
+        Status {
+            mounts: vec![
+                MountStatus { mountpoint: "/srv/models".into(), source: "/srv/models".into(), passthrough: true },
+                MountStatus { mountpoint: "/mnt/loras".into(), source: "/data/loras".into(), passthrough: false },
+            ],
+            ram: RamStatus {
+                budget_bytes: 24 * GIB,
+                high_watermark_bytes: 24 * GIB / 100 * 95,
+                low_watermark_bytes: 24 * GIB / 100 * 90,
+                resident_bytes: 12 * GIB,
+                pinned_bytes: GIB,
+                client_held_bytes: 3 * GIB,
+            },
+            io: IoStatus {
+                engine: "uring".into(),
+                source_read_bytes: 33 * GIB,
+                served_from_ram_bytes: 120 * GIB,
+                served_from_source_bytes: 10 * GIB,
+                passthrough_opens: 12,
+                stream_opens: 30,
+                evicted_bytes: 4 * GIB,
+            },
+            worker: WorkerStatus { pid: 1234, restarts: 0 },
+            version: "0.1.0".into(),
+            notes: vec!["no 2 MiB pages: mapped reads are slower".into()],
+        }
+    }
+
+    #[test]
+    fn a_busy_daemon_at_a_glance() {
+        let expected = "\
+/srv/models  over itself  passthrough
+/mnt/loras  from /data/loras  no passthrough
+
+RAM     ████████████████████▒▒▒▒▒░░░░░░░░░░│░│░░  15.0 GiB of 24.0 GiB (62 %)
+        room is made from 22.8 GiB down to 21.6 GiB
+        1.0 GiB pinned
+        3.0 GiB evicted, but still held by programs that have it open
+Served  120.0 GiB from RAM (92 %), 10.0 GiB from the source
+Opened  12 by passthrough, 30 streamed
+Read    33.0 GiB from the source by uring
+Evicted 4.0 GiB
+Daemon  version 0.1.0, process 1234
+Note    no 2 MiB pages: mapped reads are slower
+";
+        assert_eq!(status(&example(), false), expected);
+    }
+
+    #[test]
+    fn a_daemon_that_has_done_nothing_yet() {
+        let mut fresh = example();
+        fresh.mounts.truncate(1);
+        fresh.ram = RamStatus {
+            budget_bytes: GIB,
+            high_watermark_bytes: GIB,
+            low_watermark_bytes: GIB,
+            ..RamStatus::default()
+        };
+        fresh.io = IoStatus { engine: "threads".into(), ..IoStatus::default() };
+        fresh.worker.restarts = 2;
+        fresh.notes.clear();
+        let expected = "\
+/srv/models  over itself  passthrough
+
+RAM     ░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░░│  0 B of 1.0 GiB (0 %)
+        room is made from 1.0 GiB down to 1.0 GiB
+Served  0 B from RAM, 0 B from the source
+Opened  0 by passthrough, 0 streamed
+Read    0 B from the source by threads
+Evicted 0 B
+Daemon  version 0.1.0, process 1234, replaced 2 times
+";
+        assert_eq!(status(&fresh, false), expected);
+    }
+
+    #[test]
+    fn nothing_that_a_daemon_says_breaks_the_view() {
+        let mut odd = example();
+        odd.ram = RamStatus { resident_bytes: u64::MAX, client_held_bytes: u64::MAX, ..RamStatus::default() };
+        odd.io.served_from_ram_bytes = u64::MAX;
+        odd.io.served_from_source_bytes = u64::MAX;
+        odd.version = "\x1b[2J\n".into();
+        odd.mounts[0].mountpoint = "/a\x07".into();
+        odd.notes = vec!["\x1b]0;title\x07".into()];
+        let text = status(&odd, false);
+        assert!(!text.contains('\x1b') && !text.contains('\x07'), "{text}");
+        assert!(text.contains("of no budget"), "{text}");
+    }
+
+    #[test]
+    fn colour_adds_nothing_but_colour() {
+        let coloured = status(&example(), true);
+        let mut stripped = coloured.clone();
+        for code in ["\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[33m", "\x1b[0m"] {
+            stripped = stripped.replace(code, "");
+        }
+        assert_ne!(coloured, stripped);
+        assert_eq!(stripped, status(&example(), false));
+    }
+}

@@ -1,0 +1,131 @@
+//! Reading and writing open files.
+
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::io::Errno;
+use weightfs::store::ReadError;
+
+use super::Fs;
+use crate::error::FsError;
+use crate::handles::{Content, OpenFile};
+
+/// How often an open file whose content has not settled is looked at again, in milliseconds.
+const LOOK_AGAIN: u64 = 500;
+
+/// Called once with the bytes of a read.
+pub trait Reply: FnOnce(Result<&[u8], ReadError>) + Send + 'static {}
+impl<F: FnOnce(Result<&[u8], ReadError>) + Send + 'static> Reply for F {}
+
+impl Fs {
+    pub fn read(&self, handle: u64, range: Range<u64>, reply: impl Reply) {
+        let file = match self.handles.file(handle) {
+            Ok(file) => file,
+            Err(_) => return reply(Err(ReadError::Source { offset: range.start, errno: Errno::BADF.raw_os_error() })),
+        };
+        match &file.content {
+            Content::Stream(opened) => {
+                if opened.get().is_none() {
+                    self.look_again(&file);
+                }
+                match opened.get() {
+                    Some(opened) => self.store.read(opened, range, reply),
+                    None => self.store.read_source(&file.source, range, reply),
+                }
+            }
+            // Reads of passthrough files do not come here, unless the kernel has its reasons.
+            Content::Passthrough(held) => reply(Ok(held.bytes(range))),
+            Content::Source => self.store.read_source(&file.source, range, reply),
+        }
+    }
+
+    /// Content that was still changing when it was opened may be kept once it has settled.
+    fn look_again(&self, file: &OpenFile) {
+        let now = self.started.elapsed().as_millis() as u64;
+        let looked = file.looked.load(Ordering::Relaxed);
+        if now.saturating_sub(looked) < LOOK_AGAIN || file.node.file.has_writers() {
+            return;
+        }
+        if file.looked.compare_exchange(looked, now, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            && let Content::Stream(opened) = &file.content
+            && let Some(found) = self.store.open(&file.source)
+        {
+            // Another thread may have been as quick: then its find is as good.
+            let _ = opened.set(Arc::new(found));
+        }
+    }
+
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<u32, FsError> {
+        let file = self.writable(handle)?;
+        let mut written = 0;
+        while written < data.len() {
+            match file.source.file().write_at(&data[written..], offset + written as u64) {
+                Ok(0) => return Err(Errno::IO.into()),
+                Ok(length) => written += length,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                // What was written counts; the next write meets the error.
+                Err(_) if written > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(written as u32)
+    }
+
+    pub fn fsync(&self, handle: u64, data_only: bool) -> Result<(), FsError> {
+        let file = self.handles.file(handle)?;
+        let result =
+            if data_only { rustix::fs::fdatasync(file.source.file()) } else { rustix::fs::fsync(file.source.file()) };
+        Ok(result?)
+    }
+
+    pub fn fallocate(&self, handle: u64, range: Range<u64>, mode: u32) -> Result<(), FsError> {
+        let file = self.writable(handle)?;
+        let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
+        Ok(rustix::fs::fallocate(file.source.file(), mode, range.start, range.end - range.start)?)
+    }
+
+    /// Where data or a hole begins at or after `offset`.
+    pub fn seek(&self, handle: u64, offset: u64, hole: bool) -> Result<u64, FsError> {
+        let file = self.handles.file(handle)?;
+        let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
+        Ok(rustix::fs::seek(file.source.file(), from)?)
+    }
+
+    pub fn copy_file_range(
+        &self,
+        from: u64,
+        from_offset: u64,
+        to: u64,
+        to_offset: u64,
+        length: u64,
+    ) -> Result<u64, FsError> {
+        let source = self.handles.file(from)?;
+        let target = self.writable(to)?;
+        let (mut from_offset, mut to_offset) = (from_offset, to_offset);
+        // The reply has room for a number of 32 bits.
+        let length = length.min(1 << 30) as usize;
+        Ok(rustix::fs::copy_file_range(
+            source.source.file(),
+            Some(&mut from_offset),
+            target.source.file(),
+            Some(&mut to_offset),
+            length,
+        )? as u64)
+    }
+
+    /// A file whose content is about to change: nothing that was kept of it is given to anyone from here on.
+    fn writable(&self, handle: u64) -> Result<Arc<OpenFile>, FsError> {
+        let file = self.handles.file(handle)?;
+        if !file.writable {
+            return Err(FsError::BadHandle);
+        }
+        // While it is open for writing nothing new is kept of it, so once is enough.
+        if !file.changed.swap(true, Ordering::AcqRel) {
+            self.store.invalidate(file.node.key.device, file.node.key.inode);
+        }
+        Ok(file)
+    }
+}

@@ -1,0 +1,100 @@
+//! Directories: a snapshot of the entries, taken when a directory is read from its start.
+
+use std::ffi::{OsStr, OsString};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::fs::{FileType, OFlags};
+
+use super::Fs;
+use crate::attr::{Attr, Entry, SourceKey, Ttl};
+use crate::error::FsError;
+use crate::handles::OpenDirectory;
+use crate::nodes::ROOT;
+
+/// One entry.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry {
+    pub name: OsString,
+    pub kind: FileType,
+    /// The number that clients see.
+    pub inode: u64,
+}
+
+impl DirectoryEntry {
+    /// `.` and `..`: never looked up.
+    pub fn is_dots(&self) -> bool {
+        self.name == "." || self.name == ".."
+    }
+}
+
+impl Fs {
+    pub fn opendir(&self, id: u64) -> Result<u64, FsError> {
+        let node = self.node(id)?;
+        let (located, _) = self.locate(&node)?;
+        if let Some(watcher) = &self.watcher {
+            watcher.watch(node.id, located.as_fd());
+        }
+        let file = crate::source::reopen(located.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
+        node.opened(|| Ok(file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?))?;
+        self.handles.add_directory(OpenDirectory { node, file, entries: Mutex::default() })
+    }
+
+    pub fn releasedir(&self, handle: u64) {
+        if let Ok(directory) = self.handles.directory(handle) {
+            directory.node.closed();
+            self.handles.remove(handle);
+        }
+    }
+
+    /// The entries, as they are when asked for from the start, and the same ones later.
+    pub fn entries(&self, handle: u64, from_start: bool) -> Result<Arc<Vec<DirectoryEntry>>, FsError> {
+        let directory = self.handles.directory(handle)?;
+        let mut known = directory.entries.lock();
+        if from_start {
+            *known = Arc::new(self.read_entries(&directory)?);
+        }
+        Ok(Arc::clone(&known))
+    }
+
+    fn read_entries(&self, directory: &OpenDirectory) -> Result<Vec<DirectoryEntry>, FsError> {
+        let mut stream = rustix::fs::Dir::read_from(&directory.file)?;
+        stream.rewind();
+        let device = directory.node.key.device;
+        let mut entries = Vec::new();
+        for entry in stream {
+            let entry = entry?;
+            let name = OsStr::from_bytes(entry.file_name().to_bytes());
+            let inode = match name.as_bytes() {
+                b"." => directory.node.id,
+                // The number matters to nobody; what lies above the root is nobody's business.
+                b".." => ROOT,
+                _ => self.nodes.id_of(SourceKey { device, inode: entry.ino() }),
+            };
+            entries.push(DirectoryEntry { name: name.to_owned(), kind: entry.file_type(), inode });
+        }
+        Ok(entries)
+    }
+
+    /// What is known of an entry of an open directory, counted as a lookup unless it is `.` or `..`; None where it has
+    /// gone meanwhile. Never under a resident number: the reply that carries it has one number for entry and node.
+    pub fn entry_in(&self, handle: u64, entry: &DirectoryEntry) -> Result<Option<Entry>, FsError> {
+        let directory = self.handles.directory(handle)?;
+        if entry.is_dots() {
+            let stat = rustix::fs::fstat(&directory.file)?;
+            let attr = Attr::of(&stat, entry.inode);
+            return Ok(Some(Entry { node: entry.inode, attr, ttl: Ttl::NONE }));
+        }
+        match self.plain_entry(&directory.node, directory.file.as_fd(), &entry.name) {
+            Ok(entry) => Ok(Some(entry)),
+            Err(FsError::Source(rustix::io::Errno::NOENT)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub fn fsyncdir(&self, handle: u64) -> Result<(), FsError> {
+        Ok(rustix::fs::fsync(&self.handles.directory(handle)?.file)?)
+    }
+}

@@ -1,0 +1,135 @@
+//! Names to nodes, and what is known of them.
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use rustix::fs::{FileType, Stat};
+use rustix::io::Errno;
+
+use super::{Caller, Fs, WATCHED};
+use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
+use crate::error::FsError;
+use crate::nodes::{Node, Origin, RESIDENT_BIT};
+use crate::residents::Purpose;
+use crate::source::{is_plain, stat_at};
+
+impl Fs {
+    pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+        if !is_plain(name) {
+            return Err(Errno::INVAL.into());
+        }
+        let node = self.node(parent)?;
+        let (directory, _) = self.locate(&node)?;
+        // Watched before it is looked at, so that no change falls in between.
+        if let Some(watcher) = &self.watcher {
+            watcher.watch(node.id, directory.as_fd());
+        }
+        self.entry(&node, directory.as_fd(), name, caller)
+    }
+
+    /// The entry `name` of a directory, counted as one more lookup, under the number that fits its next open.
+    pub(super) fn entry(
+        &self,
+        parent: &Node,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        caller: &Caller,
+    ) -> Result<Entry, FsError> {
+        let found = self.look(parent, directory, name)?;
+        match self.found_resident(parent, name, &found, caller) {
+            Some(entry) => Ok(entry),
+            None => Ok(self.found(parent, name, found)),
+        }
+    }
+
+    /// As [`Fs::entry`], always under the file's own number. Where there is a resident one the kernel is to look again.
+    pub(super) fn plain_entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
+        let mut found = self.look(parent, directory, name)?;
+        let is_file = FileType::from_raw_mode(found.stat.st_mode).is_file();
+        if is_file && self.has_passthrough() && self.store.find(&identity(&found.stat)).is_some_and(|g| g.is_complete())
+        {
+            found.ttl = Ttl::NONE;
+        }
+        Ok(self.found(parent, name, found))
+    }
+
+    fn look(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Found, FsError> {
+        let stat = stat_at(directory, name)?;
+        if FileType::from_raw_mode(stat.st_mode).is_symlink()
+            && let Some(follow) = &self.follow
+            && let Some((origin, stat)) = follow.outside(directory, name, &stat)
+        {
+            // Nobody watches what lies outside.
+            let ttl = Ttl { entry: super::UNWATCHED, attr: super::UNWATCHED };
+            return Ok(Found { stat, origin: Some(origin), ttl });
+        }
+        Ok(Found { stat, origin: None, ttl: self.ttl(parent) })
+    }
+
+    fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Entry {
+        let Found { stat, origin, ttl } = found;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin, true);
+        Entry { node: node.id, attr: Attr::of(&stat, node.id), ttl }
+    }
+
+    /// The resident number of a file that is whole in the arena and that nobody is writing to.
+    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found, caller: &Caller) -> Option<Entry> {
+        let Found { stat, origin, ttl } = found;
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if !kind.is_file() || !self.has_passthrough() {
+            return None;
+        }
+        let generation = self.store.find(&identity(stat)).filter(|generation| generation.is_complete())?;
+        // The file's own node stands behind every number of it, and is known as long as one of them is.
+        let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone(), false);
+        if node.file.has_writers() || node.file.bounced(caller.thread) == Some(Purpose::Write) {
+            return None;
+        }
+        let id = self.residents.found(&node.file, node.id, &generation);
+        self.nodes.hold(&node);
+        // The reply's number is the node's, so that the attributes must be asked for again: they have the file's own.
+        Some(Entry { node: id, attr: Attr::of(stat, id), ttl: Ttl { attr: Duration::ZERO, ..*ttl } })
+    }
+
+    pub fn forget(&self, id: u64, lookups: u64) {
+        if id & RESIDENT_BIT == 0 {
+            return self.nodes.forget(id, lookups);
+        }
+        if let Some(resident) = self.residents.get(id) {
+            self.residents.forget(id, lookups);
+            self.nodes.forget(resident.node, lookups);
+        }
+    }
+
+    pub fn getattr(&self, id: u64) -> Result<(Attr, Duration), FsError> {
+        let node = self.node(id)?;
+        let (_, stat) = self.locate(&node)?;
+        let attr = Attr::of(&stat, node.id);
+        if id & RESIDENT_BIT != 0 {
+            // Who has an old content open sees its size and times, not those of what replaced it.
+            let resident = self.residents.get(id).ok_or(FsError::Stale)?;
+            let content = resident.generation.identity();
+            let attr = if identity(&stat) == content { attr } else { attr.as_of(&content) };
+            return Ok((attr, Duration::ZERO));
+        }
+        Ok((attr, self.attr_ttl(&node)))
+    }
+
+    /// How long the kernel may believe a node's attributes.
+    pub(super) fn attr_ttl(&self, node: &Node) -> Duration {
+        let Some(watcher) = &self.watcher else { return super::UNWATCHED };
+        let names = node.names();
+        let watched = !names.is_empty() && names.iter().all(|name| watcher.watches(name.parent));
+        if watched { WATCHED } else { super::UNWATCHED }
+    }
+}
+
+/// What a name leads to.
+struct Found {
+    stat: Stat,
+    /// Where it is to be found again, if not by its name.
+    origin: Option<Origin>,
+    ttl: Ttl,
+}

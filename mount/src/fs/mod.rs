@@ -1,0 +1,255 @@
+//! The filesystem, without FUSE: what every operation does to the source, the store and the tables of nodes and
+//! handles. The adapter (`fuse`) only translates.
+
+mod attrs;
+mod data;
+mod dirs;
+mod lookup;
+mod namespace;
+mod open;
+
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, FileType, OFlags, Stat};
+use rustix::io::Errno;
+use weightfs::store::{Generation, Store};
+
+use crate::attr::{Entry, SourceKey, Ttl, identity};
+use crate::error::FsError;
+use crate::follow::Follow;
+use crate::handles::Handles;
+use crate::invalidate::Expiry;
+use crate::nodes::{Node, Nodes, RESIDENT_BIT};
+use crate::residents::Residents;
+use crate::source::SourceRoot;
+use crate::watch::{self, Watcher};
+
+pub use attrs::Change;
+pub use dirs::DirectoryEntry;
+pub use open::{OpenMode, OpenReply};
+
+/// How long the kernel believes a name or attributes that nobody watches.
+const UNWATCHED: Duration = Duration::from_millis(900);
+/// And where the watcher would tell it of a change.
+const WATCHED: Duration = Duration::from_secs(3600);
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    pub uid: u32,
+    pub gid: u32,
+    /// The thread.
+    pub thread: u32,
+}
+
+#[derive(Clone, Debug)]
+pub struct FsOptions {
+    pub open_wait: Duration,
+    /// What `user.weightfs.control` answers.
+    pub control_socket: PathBuf,
+}
+
+/// One mount.
+pub struct Fs {
+    root: Arc<SourceRoot>,
+    nodes: Nodes,
+    residents: Residents,
+    handles: Handles,
+    store: Arc<Store>,
+    options: FsOptions,
+    follow: Option<Follow>,
+    watcher: Option<Watcher>,
+    /// The kernel lets us open arena files in passthrough.
+    passthrough: AtomicBool,
+    started: Instant,
+    pub counters: OpenCounters,
+}
+
+#[derive(Debug, Default)]
+pub struct OpenCounters {
+    pub passthrough: AtomicU64,
+    pub stream: AtomicU64,
+}
+
+impl Fs {
+    pub fn new(
+        root: Arc<SourceRoot>,
+        store: Arc<Store>,
+        options: FsOptions,
+        follow: Option<Follow>,
+        watcher: Option<Watcher>,
+    ) -> Self {
+        Self {
+            nodes: Nodes::new(Arc::clone(&root)),
+            root,
+            residents: Residents::default(),
+            handles: Handles::default(),
+            store,
+            options,
+            follow,
+            watcher,
+            passthrough: false.into(),
+            started: Instant::now(),
+            counters: OpenCounters::default(),
+        }
+    }
+
+    /// The kernel agreed to passthrough, or it turned out that it does not work.
+    pub fn set_passthrough(&self, works: bool) {
+        self.passthrough.store(works, Ordering::Release);
+    }
+
+    pub fn has_passthrough(&self) -> bool {
+        self.passthrough.load(Ordering::Acquire)
+    }
+
+    /// Takes a generation that is no longer whole or current out of the lookups of its file, and returns the names whose
+    /// entries the kernel should look up again: (directory, name).
+    pub fn residency_changed(&self, generation: &Arc<Generation>) -> Vec<(u64, std::ffi::OsString)> {
+        let identity = generation.identity();
+        let key = SourceKey { device: identity.device, inode: identity.inode };
+        let Ok(node) = self.nodes.get(self.nodes.id_of(key)) else { return Vec::new() };
+        if node.key != key {
+            return Vec::new();
+        }
+        if !generation.is_complete() {
+            self.residents.retire(&node.file, generation);
+        }
+        node.names().into_iter().map(|name| (name.parent, name.name)).collect()
+    }
+
+    /// What the kernel believes and should not any more after a change.
+    pub fn expiries(&self, change: watch::Change) -> Vec<Expiry> {
+        match change {
+            watch::Change::Entry { directory, name } => {
+                let mut expiries = vec![Expiry::Entry { directory, name: name.clone() }];
+                // Whoever has it open asks by its number, not by its name.
+                if let Ok(parent) = self.directory(directory)
+                    && let Ok(stat) = crate::source::stat_at(&parent, &name)
+                    && let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&stat)))
+                {
+                    let pages = node.kind.is_file() && !node.file.has_writers();
+                    expiries.push(Expiry::Node { id: node.id, pages });
+                }
+                expiries
+            }
+            watch::Change::Directory(id) => vec![Expiry::Node { id, pages: true }],
+            watch::Change::Everything => self.nodes.everything(),
+        }
+    }
+
+    /// The file's own node, whichever of its numbers is given.
+    fn node(&self, id: u64) -> Result<Arc<Node>, FsError> {
+        if id & RESIDENT_BIT == 0 {
+            return self.nodes.get(id);
+        }
+        self.nodes.get(self.residents.get(id).ok_or(FsError::Stale)?.node)
+    }
+
+    /// A descriptor that names a node's file in the source, and its attributes.
+    fn locate(&self, node: &Node) -> Result<(Located, Stat), FsError> {
+        if let Some(fd) = node.kept() {
+            let stat = rustix::fs::fstat(&*fd)?;
+            return Ok((Located::Kept(fd), stat));
+        }
+        for (base, path) in self.nodes.paths(node) {
+            let fd = match base.locate(&path) {
+                Ok(fd) => fd,
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => continue,
+                Err(error) => return Err(error.into()),
+            };
+            let stat = rustix::fs::fstat(&fd)?;
+            if SourceKey::of(&stat) == node.key && FileType::from_raw_mode(stat.st_mode) == node.kind {
+                return Ok((Located::Found(fd), stat));
+            }
+        }
+        Err(FsError::Stale)
+    }
+
+    /// A directory, for operations on names in it.
+    fn directory(&self, id: u64) -> Result<Located, FsError> {
+        Ok(self.locate(&*self.node(id)?)?.0)
+    }
+
+    /// Opens a node's file with `flags` (an access mode and O_APPEND, O_TRUNC, O_DIRECTORY).
+    fn open_source(&self, node: &Node, flags: OFlags) -> Result<std::fs::File, FsError> {
+        let (located, _) = self.locate(node)?;
+        Ok(crate::source::reopen(located.as_fd(), flags | OFlags::NOCTTY)?)
+    }
+
+    /// How long the kernel may believe what it is told of an entry of `parent`.
+    fn ttl(&self, parent: &Node) -> Ttl {
+        let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(parent.id));
+        let time = if watched { WATCHED } else { UNWATCHED };
+        Ttl { entry: time, attr: time }
+    }
+
+    /// Runs something that moves the times of a file but leaves its bytes alone, and keeps what is resident of it.
+    fn keeping<R>(&self, fd: BorrowedFd<'_>, operation: impl FnOnce() -> Result<R, FsError>) -> Result<R, FsError> {
+        let before = rustix::fs::fstat(fd).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
+        let result = operation()?;
+        if let Some(before) = before
+            && let Ok(after) = rustix::fs::fstat(fd)
+        {
+            self.store.rebind(&identity(&before), identity(&after));
+        }
+        Ok(result)
+    }
+
+    /// The entry of something that was just made: it belongs to who made it.
+    fn made(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+        let stat = crate::source::stat_at(directory, name)?;
+        let group_given = rustix::fs::fstat(directory)?.st_mode & 0o2000 != 0;
+        let group = (!group_given && stat.st_gid != caller.gid).then_some(caller.gid);
+        let owner = (stat.st_uid != caller.uid).then_some(caller.uid);
+        if owner.is_some() || group.is_some() {
+            self.give_to(directory, name, &stat, owner, group)?;
+        }
+        self.entry(parent, directory, name, caller)
+    }
+
+    fn give_to(
+        &self,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        stat: &Stat,
+        owner: Option<u32>,
+        group: Option<u32>,
+    ) -> Result<(), FsError> {
+        let uid = owner.map(rustix::fs::Uid::from_raw);
+        let gid = group.map(rustix::fs::Gid::from_raw);
+        if let Err(error) = rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
+            // It would belong to somebody else: better that there is nothing.
+            let flags =
+                if FileType::from_raw_mode(stat.st_mode).is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let _ = rustix::fs::unlinkat(directory, name, flags);
+            return Err(error.into());
+        }
+        // A change of owner takes the set-id bits away that the maker asked for.
+        if stat.st_mode & 0o6000 != 0 {
+            let mode = rustix::fs::Mode::from_raw_mode(stat.st_mode & 0o7777);
+            rustix::fs::chmodat(directory, name, mode, AtFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor of a file in the source.
+enum Located {
+    Kept(Arc<OwnedFd>),
+    Found(OwnedFd),
+}
+
+impl AsFd for Located {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Located::Kept(fd) => fd.as_fd(),
+            Located::Found(fd) => fd.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What changes names: made, linked, moved and taken away at once in the source.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
+use rustix::io::Errno;
+
+use super::{Caller, Fs};
+use crate::attr::{Entry, SourceKey};
+use crate::error::FsError;
+use crate::source::{is_plain, proc_path, stat_at};
+
+impl Fs {
+    pub fn mknod(&self, parent: u64, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry, FsError> {
+        let parent = self.node(parent)?;
+        let (directory, _) = self.locate(&parent)?;
+        let kind = FileType::from_raw_mode(mode);
+        rustix::fs::mknodat(&directory, plain(name)?, kind, Mode::from_raw_mode(mode & 0o7777), device)?;
+        self.made(&parent, directory.as_fd(), name, caller)
+    }
+
+    pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry, FsError> {
+        let parent = self.node(parent)?;
+        let (directory, _) = self.locate(&parent)?;
+        rustix::fs::mkdirat(&directory, plain(name)?, Mode::from_raw_mode(mode & 0o7777))?;
+        self.made(&parent, directory.as_fd(), name, caller)
+    }
+
+    pub fn symlink(&self, parent: u64, name: &OsStr, target: &Path, caller: &Caller) -> Result<Entry, FsError> {
+        let parent = self.node(parent)?;
+        let (directory, _) = self.locate(&parent)?;
+        rustix::fs::symlinkat(target, &directory, plain(name)?)?;
+        self.made(&parent, directory.as_fd(), name, caller)
+    }
+
+    pub fn readlink(&self, id: u64) -> Result<PathBuf, FsError> {
+        let (located, _) = self.locate(&*self.node(id)?)?;
+        let target = rustix::fs::readlinkat(&located, "", Vec::new())?;
+        Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
+    }
+
+    pub fn link(&self, id: u64, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+        let node = self.node(id)?;
+        let parent = self.node(parent)?;
+        let (file, _) = self.locate(&node)?;
+        let (directory, _) = self.locate(&parent)?;
+        let name = plain(name)?;
+        self.keeping(file.as_fd(), || {
+            // By its descriptor: its name may lead elsewhere by now.
+            let path = proc_path(file.as_fd());
+            Ok(rustix::fs::linkat(rustix::fs::CWD, path, &directory, name, AtFlags::SYMLINK_FOLLOW)?)
+        })?;
+        self.entry(&parent, directory.as_fd(), name, caller)
+    }
+
+    pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<(), FsError> {
+        let parent = self.node(parent)?;
+        let (directory, _) = self.locate(&parent)?;
+        let stat = stat_at(&directory, plain(name)?)?;
+        let key = SourceKey::of(&stat);
+        let named = crate::source::open_at(directory.as_fd(), name)?;
+        self.keeping(named.as_fd(), || Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?))?;
+        if let Ok(node) = self.nodes.get(self.nodes.id_of(key)) {
+            node.remove_name(parent.id, name);
+            if stat.st_nlink == 1 && node.kept().is_none() {
+                self.store.invalidate(key.device, key.inode);
+            }
+        }
+        Ok(())
+    }
+
+    pub fn rmdir(&self, parent: u64, name: &OsStr) -> Result<(), FsError> {
+        let directory = self.directory(parent)?;
+        let key = stat_at(&directory, plain(name)?).map(|stat| SourceKey::of(&stat))?;
+        rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR)?;
+        let id = self.nodes.id_of(key);
+        if let Ok(node) = self.nodes.get(id) {
+            node.remove_name(self.node(parent)?.id, name);
+        }
+        if let Some(watcher) = &self.watcher {
+            watcher.forget(id);
+        }
+        Ok(())
+    }
+
+    pub fn rename(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        new_parent: u64,
+        new_name: &OsStr,
+        flags: RenameFlags,
+    ) -> Result<(), FsError> {
+        let (from, to) = (self.node(parent)?, self.node(new_parent)?);
+        let (from_directory, _) = self.locate(&from)?;
+        let (to_directory, _) = self.locate(&to)?;
+        let (name, new_name) = (plain(name)?, plain(new_name)?);
+        let moved = stat_at(&from_directory, name)?;
+        let replaced = stat_at(&to_directory, new_name).ok();
+        let rename = || Ok(rustix::fs::renameat_with(&from_directory, name, &to_directory, new_name, flags)?);
+        let moved_file = crate::source::open_at(from_directory.as_fd(), name)?;
+        match crate::source::open_at(to_directory.as_fd(), new_name) {
+            Ok(other) => self.keeping(other.as_fd(), || self.keeping(moved_file.as_fd(), rename))?,
+            Err(_) => self.keeping(moved_file.as_fd(), rename)?,
+        }
+        let exchanged = flags.contains(RenameFlags::EXCHANGE);
+        if let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&moved))) {
+            node.remove_name(from.id, name);
+            node.add_name(to.id, new_name);
+        }
+        if let Some(replaced) = replaced
+            && SourceKey::of(&replaced) != SourceKey::of(&moved)
+        {
+            let key = SourceKey::of(&replaced);
+            let node = self.nodes.get(self.nodes.id_of(key)).ok();
+            if let Some(node) = &node {
+                node.remove_name(to.id, new_name);
+                if exchanged {
+                    node.add_name(from.id, name);
+                }
+            }
+            let is_open = node.is_some_and(|node| node.kept().is_some());
+            if !exchanged && replaced.st_nlink == 1 && !is_open {
+                self.store.invalidate(key.device, key.inode);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn plain(name: &OsStr) -> Result<&OsStr, FsError> {
+    if is_plain(name) { Ok(name) } else { Err(Errno::INVAL.into()) }
+}

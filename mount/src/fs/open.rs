@@ -1,0 +1,280 @@
+//! Opening files: which way each open is served, and what the handle holds.
+
+use std::ffi::OsStr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use weightfs::fill::{Class, SourceFile};
+use weightfs::store::{Generation, Opened};
+
+use super::{Caller, Fs};
+use crate::attr::Entry;
+use crate::error::FsError;
+use crate::handles::{Content, OpenFile};
+use crate::nodes::{Node, RESIDENT_BIT};
+use crate::open_mode::{Choice, Situation, decide};
+use crate::residents::{Purpose, Resident};
+
+/// What the kernel is to do with an open file.
+#[derive(Clone, Debug)]
+pub enum OpenMode {
+    /// Ask the daemon for everything.
+    Direct,
+    /// Keep pages as usual, from this open on.
+    Cached,
+    /// Serve it out of this generation's arena file, under this resident number.
+    Passthrough { resident: u64, generation: Arc<Generation> },
+}
+
+#[derive(Clone, Debug)]
+pub struct OpenReply {
+    pub handle: u64,
+    pub mode: OpenMode,
+}
+
+/// What of an open's flags concerns the source. The rest is the kernel's business.
+const SOURCE_FLAGS: OFlags = OFlags::from_bits_retain(
+    OFlags::RWMODE.bits() | OFlags::APPEND.bits() | OFlags::TRUNC.bits() | OFlags::SYNC.bits() | OFlags::DSYNC.bits(),
+);
+
+impl Fs {
+    /// Opens a file; `reply` is called when it is open, which is later where the open waits for the file to become
+    /// resident.
+    pub fn open<R>(self: &Arc<Self>, id: u64, flags: OFlags, caller: &Caller, reply: R)
+    where
+        R: FnOnce(Result<OpenReply, FsError>) + Send + 'static,
+    {
+        match self.begin_open(id, flags, caller) {
+            Ok(Begun::Ready(ready)) => reply(Ok(ready)),
+            Ok(Begun::Wait(generation)) => {
+                let (fs, caller) = (Arc::clone(self), *caller);
+                let all = 0..weightfs::units::extent_count(generation.size);
+                let reply = Mutex::new(Some(reply));
+                let then = Arc::new(move || {
+                    // Called when the file is complete or when it has taken too long, whichever is first.
+                    if let Some(reply) = reply.lock().take() {
+                        reply(fs.finish_open(id, flags, &caller));
+                    }
+                });
+                let late = Arc::clone(&then);
+                self.store.after(self.options.open_wait, move || late());
+                self.store.complete(&generation, Class::OpenWait);
+                self.store.when_settled(&generation, all, Class::OpenWait, move || then());
+            }
+            Err(error) => reply(Err(error)),
+        }
+    }
+
+    fn finish_open(&self, id: u64, flags: OFlags, caller: &Caller) -> Result<OpenReply, FsError> {
+        match self.open_now(id, flags, caller, false)? {
+            Begun::Ready(ready) => Ok(ready),
+            Begun::Wait(_) => unreachable!("an open waits once"),
+        }
+    }
+
+    fn begin_open(&self, id: u64, flags: OFlags, caller: &Caller) -> Result<Begun, FsError> {
+        self.open_now(id, flags, caller, true)
+    }
+
+    fn open_now(&self, id: u64, flags: OFlags, caller: &Caller, may_wait: bool) -> Result<Begun, FsError> {
+        let node = self.node(id)?;
+        if !node.kind.is_file() {
+            return Err(Errno::IO.into());
+        }
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let resident = if id & RESIDENT_BIT != 0 { Some(self.residents.get(id).ok_or(FsError::Stale)?) } else { None };
+        let source = Arc::new(SourceFile::new(self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC)?));
+        let opened = if writes || node.file.has_writers() { None } else { self.store.open(&source) };
+        let situation = self.situation(&node, resident.as_deref(), opened.as_ref(), writes, caller, may_wait);
+        let (choice, reason) = decide(&situation);
+        tracing::debug!(node = id, ?choice, %reason, "open");
+        let open = Open { node: &node, source, writes };
+        let ready = match choice {
+            Choice::Bounce => {
+                node.file.bounce(caller.thread, if writes { Purpose::Write } else { Purpose::Read });
+                return Err(FsError::Stale);
+            }
+            Choice::Wait => {
+                let opened = opened.expect("only content that is kept is waited for");
+                return Ok(Begun::Wait(Arc::clone(&opened.generation)));
+            }
+            Choice::Passthrough => self.open_passthrough(open, resident.expect("decided for a resident number"))?,
+            Choice::Stream => self.open_stream(open, opened)?,
+            Choice::Source => {
+                if let Some(resident) = resident {
+                    self.residents.retire_number(&node.file, resident.id);
+                }
+                self.open_from_source(open, flags)?
+            }
+        };
+        node.file.landed(caller.thread);
+        Ok(Begun::Ready(ready))
+    }
+
+    fn situation(
+        &self,
+        node: &Node,
+        resident: Option<&Resident>,
+        opened: Option<&Opened>,
+        writes: bool,
+        caller: &Caller,
+        may_wait: bool,
+    ) -> Situation {
+        let generation = resident.map(|resident| &resident.generation).or(opened.map(|opened| &opened.generation));
+        let missing = generation.map_or(0, |generation| generation.missing_bytes());
+        Situation {
+            writes,
+            passthrough: self.has_passthrough(),
+            resident_node: resident.is_some(),
+            current: match (resident, opened) {
+                (Some(resident), Some(opened)) => Arc::ptr_eq(&resident.generation, &opened.generation),
+                _ => false,
+            },
+            complete: generation.is_some_and(|generation| generation.is_whole()),
+            held: resident.is_some_and(|resident| resident.generation.is_held()),
+            kept: opened.is_some(),
+            written: node.file.has_writers(),
+            bounced: node.file.bounced(caller.thread),
+            expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
+            missing,
+            room: missing <= self.store.room(),
+            speed: generation.and_then(|generation| self.store.speed(generation)),
+            open_wait: self.options.open_wait,
+        }
+    }
+
+    fn open_passthrough(&self, open: Open<'_>, resident: Arc<Resident>) -> Result<OpenReply, FsError> {
+        let Some(held) = self.store.hold(&resident.generation) else {
+            // Evicted since it was decided: nobody holds the number, so any other way works on it.
+            self.residents.retire_number(&open.node.file, resident.id);
+            return self.open_from_source(open, OFlags::empty());
+        };
+        self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
+        let mode = OpenMode::Passthrough { resident: resident.id, generation: Arc::clone(&resident.generation) };
+        Ok(OpenReply { handle: self.add_file(open, Content::Passthrough(held))?, mode })
+    }
+
+    fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
+        self.counters.stream.fetch_add(1, Ordering::Relaxed);
+        let content = opened.map_or_else(OnceLock::new, |opened| OnceLock::from(Arc::new(opened)));
+        Ok(OpenReply { handle: self.add_file(open, Content::Stream(content))?, mode: OpenMode::Direct })
+    }
+
+    fn open_from_source(&self, open: Open<'_>, flags: OFlags) -> Result<OpenReply, FsError> {
+        if open.writes {
+            if flags.contains(OFlags::TRUNC) {
+                self.store.invalidate(open.node.key.device, open.node.key.inode);
+                rustix::fs::ftruncate(open.source.file(), 0)?;
+            }
+            return Ok(OpenReply { handle: self.add_file(open, Content::Source)?, mode: OpenMode::Direct });
+        }
+        let size = rustix::fs::fstat(open.source.file())?.st_size as u64;
+        if size < weightfs::store::SMALLEST_MODEL && !open.node.file.has_writers() {
+            return Ok(OpenReply { handle: self.add_file(open, Content::Source)?, mode: OpenMode::Cached });
+        }
+        // Large, but not settled yet: it may still become something to keep while it is open.
+        self.open_stream(open, None)
+    }
+
+    fn add_file(&self, open: Open<'_>, content: Content) -> Result<u64, FsError> {
+        let Open { node, source, writes } = open;
+        let fd = source.file().as_fd();
+        node.opened(|| fd.try_clone_to_owned().map_err(|_| Errno::MFILE))?;
+        if writes {
+            node.file.writer_came();
+        }
+        self.handles.add_file(OpenFile {
+            node: Arc::clone(node),
+            source: Arc::clone(&source),
+            content,
+            writable: writes,
+            changed: false.into(),
+            looked: AtomicU64::new(0),
+        })
+    }
+
+    /// Makes a file and opens it.
+    pub fn create(
+        self: &Arc<Self>,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+        flags: OFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, OpenReply), FsError> {
+        let directory_node = self.node(parent)?;
+        let (directory, _) = self.locate(&directory_node)?;
+        if !crate::source::is_plain(name) {
+            return Err(Errno::INVAL.into());
+        }
+        let make = (flags & SOURCE_FLAGS) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker.
+        let file = match rustix::fs::openat(&directory, name, make, Mode::from_raw_mode(mode & 0o7777)) {
+            Ok(file) => std::fs::File::from(file),
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
+                return self.open_existing(&directory_node, directory.as_fd(), name, flags, caller);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let entry = self.made(&directory_node, directory.as_fd(), name, caller)?;
+        let node = self.node(entry.node)?;
+        let source = Arc::new(SourceFile::new(file));
+        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let reply = self.open_from_source(Open { node: &node, source, writes }, OFlags::empty());
+        self.opened_entry(entry, reply)
+    }
+
+    /// Somebody else made it in between.
+    fn open_existing(
+        self: &Arc<Self>,
+        parent: &Node,
+        directory: std::os::fd::BorrowedFd<'_>,
+        name: &OsStr,
+        flags: OFlags,
+        caller: &Caller,
+    ) -> Result<(Entry, OpenReply), FsError> {
+        let entry = self.entry(parent, directory, name, caller)?;
+        let reply = match self.open_now(entry.node, flags, caller, false) {
+            Ok(Begun::Ready(reply)) => Ok(reply),
+            Ok(Begun::Wait(_)) => unreachable!("it was not allowed to wait"),
+            Err(error) => Err(error),
+        };
+        self.opened_entry(entry, reply)
+    }
+
+    /// The kernel hears of an entry only together with its open file.
+    fn opened_entry(&self, entry: Entry, reply: Result<OpenReply, FsError>) -> Result<(Entry, OpenReply), FsError> {
+        match reply {
+            Ok(reply) => Ok((entry, reply)),
+            Err(error) => {
+                self.forget(entry.node, 1);
+                Err(error)
+            }
+        }
+    }
+
+    pub fn release(&self, handle: u64) {
+        if let Ok(file) = self.handles.file(handle) {
+            if file.writable {
+                file.node.file.writer_went();
+            }
+            file.node.closed();
+            self.handles.remove(handle);
+        }
+    }
+}
+
+enum Begun {
+    Ready(OpenReply),
+    Wait(Arc<Generation>),
+}
+
+struct Open<'a> {
+    node: &'a Arc<Node>,
+    source: Arc<SourceFile>,
+    writes: bool,
+}

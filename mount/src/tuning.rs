@@ -1,0 +1,139 @@
+//! Settings of the machine that decide how fast a mount is: raised where that is allowed, spoken of where it is not.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::Path;
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use weightfs::arena::Pages;
+use weightfs::store::Store;
+use weightfs::units::ByteSize;
+
+use crate::device::FS_TYPE;
+use crate::fuse::Offered;
+
+/// Pages in one request: 4 MiB, and one more for a read at an odd offset.
+const REQUEST_PAGES: u32 = 1025;
+const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+
+/// What a page fault of a mapped file brings, in KiB. Bulk readers profit from more, scattered faults from less.
+const READAHEAD_KIB: u32 = 1024;
+
+/// Every open file of a client is one here too.
+pub fn raise_descriptor_limit() {
+    if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && soft < hard
+        && let Err(error) = setrlimit(Resource::RLIMIT_NOFILE, hard, hard)
+    {
+        tracing::warn!(%error, "the limit on open files cannot be raised");
+    }
+}
+
+/// What has to be set before the kernel and the daemon agree on the size of requests.
+pub fn before_mounting() -> Option<String> {
+    let limit = read_number(PAGES_LIMIT)?;
+    if limit >= REQUEST_PAGES || std::fs::write(PAGES_LIMIT, REQUEST_PAGES.to_string()).is_ok() {
+        return None;
+    }
+    Some(format!(
+        "a read is at most {} at a time, which makes streaming slower; as root: sysctl fs.fuse.max_pages_limit={REQUEST_PAGES}, then mount again",
+        ByteSize(u64::from(limit) * 4096)
+    ))
+}
+
+/// What the arena lacks.
+pub fn of_store(store: &Store) -> Vec<String> {
+    let mut notes = Vec::new();
+    match store.pages() {
+        Pages::Detached { huge: true, never_swapped: true } => {}
+        Pages::Detached { huge, never_swapped } => {
+            if !huge {
+                notes.push("the kernel has no 2 MiB pages for tmpfs: mapped models take longer to touch".to_owned());
+            }
+            if !never_swapped {
+                notes.push("the kernel may swap the arena out (keeping it in RAM needs Linux 6.4)".to_owned());
+            }
+        }
+        Pages::Shared => notes.push(format!(
+            "without root the arena lies in /dev/shm, of which {} are locked in RAM; raise the limit (ulimit -l), or mount as root",
+            ByteSize(store.lock_limit())
+        )),
+    }
+    notes
+}
+
+/// Whether the kernel opens arena files itself, and what else could not be had.
+pub fn after_mounting(
+    offered: Offered,
+    wanted: bool,
+    device: BorrowedFd<'_>,
+    store: &Store,
+    mountpoint: &Path,
+) -> (bool, Vec<String>) {
+    let mut notes = Vec::new();
+    if !offered.shared_maps_of_direct_files {
+        notes.push("the kernel lacks shared maps of directly served files (Linux 6.6): streamed files pass through its page cache".to_owned());
+    }
+    if let Err(error) = set_readahead(mountpoint) {
+        notes.push(format!(
+            "readahead stays at 128 KiB ({error}), which makes page faults of streamed files slower; as root: echo {READAHEAD_KIB} > /sys/class/bdi/DEVICE/read_ahead_kb"
+        ));
+    }
+    let passthrough = match (wanted, offered.passthrough) {
+        (false, _) => Err("it was turned off (--no-passthrough)".to_owned()),
+        (true, false) => Err("the kernel lacks it (Linux 6.9)".to_owned()),
+        // Tried with a file of the arena itself. The kernel keeps this one reference until the mount ends.
+        (true, true) => {
+            fuser::BackingId::create_raw(device, store.arena_probe().as_fd()).map_err(|error| match error.kind() {
+                io::ErrorKind::PermissionDenied => "it needs root".to_owned(),
+                _ => error.to_string(),
+            })
+        }
+    };
+    let works = match passthrough {
+        Ok(_) => true,
+        Err(reason) => {
+            notes.push(format!(
+                "resident models are streamed by the daemon, at about half the speed of passthrough: {reason}"
+            ));
+            false
+        }
+    };
+    (works, notes)
+}
+
+fn set_readahead(mountpoint: &Path) -> io::Result<()> {
+    // Not by asking the mount, which does not answer yet.
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let device = device_of(&table, mountpoint).ok_or(io::ErrorKind::NotFound)?;
+    std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READAHEAD_KIB.to_string())
+}
+
+/// "MAJOR:MINOR" of the last mount of ours on `mountpoint`.
+fn device_of<'a>(table: &'a str, mountpoint: &Path) -> Option<&'a str> {
+    let mountpoint =
+        mountpoint.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    table.lines().rev().find_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let kind = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 1))?;
+        (*kind == FS_TYPE && fields.get(4) == Some(&mountpoint.as_str())).then(|| fields.get(2).copied())?
+    })
+}
+
+fn read_number(path: &str) -> Option<u32> {
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_device_of_a_mount_is_found_by_its_escaped_path() {
+        let table = "22 1 0:20 / /proc rw - proc proc rw\n\
+                     40 1 0:41 / /my\\040models rw,nosuid shared:1 - fuse.weightfs /my\\040models rw\n\
+                     41 1 0:42 / /my\\040models rw - tmpfs tmpfs rw\n";
+        assert_eq!(device_of(table, Path::new("/my models")), Some("0:41"));
+        assert_eq!(device_of(table, Path::new("/proc")), None);
+    }
+}
