@@ -102,6 +102,11 @@ impl Pair {
         }
     }
 
+    /// Unmounts, for tests that did nothing to the plain folder.
+    pub fn unmount(self) {
+        self.mount.stop();
+    }
+
     /// Unmounts and checks that nothing is left but the source, with all that was done to it.
     pub fn stop(self) {
         self.mount.stop();

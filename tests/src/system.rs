@@ -32,8 +32,13 @@ pub fn wait_until(limit: Duration, mut condition: impl FnMut() -> bool) -> bool 
 
 /// Whether `name` is a program on the search path.
 pub fn has_program(name: &str) -> bool {
+    find_program(name).is_some()
+}
+
+/// The program `name` on the search path.
+pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| folder.join(name).is_file())
+    std::env::split_paths(&path).map(|folder| folder.join(name)).find(|path| path.is_file())
 }
 
 /// Removes the pages of `path` from the page cache, so that the next read of it goes to the device.

@@ -137,5 +137,42 @@ fn names_and_attributes_follow_within_a_second() {
         wait_until(SOON, || fs::read(mount.join("moved")).is_ok_and(|found| found == b"a file now")),
         "another kind"
     );
-    pair.stop();
+    pair.unmount();
+}
+
+/// The old file lives on, open or under another name, so nothing about it says that this name is another file's now.
+#[test]
+fn a_name_that_is_given_to_another_file_behind_the_mount() {
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let mount = Mount::start(source.path(), SMALL);
+    let mut seed = 0;
+    let mut held = Vec::new();
+    for size in [3 << 20, 0, 5000] {
+        for (linked, open) in [(false, false), (true, false), (false, true), (true, true)] {
+            seed += 1;
+            let [name, other, new] = ["m", "other", "new"].map(|part| format!("{part}{seed}.safetensors"));
+            data::write_file(&source.path().join(&name), seed, size);
+            if linked {
+                fs::hard_link(source.path().join(&name), source.path().join(&other)).expect("link");
+            }
+            assert_eq!(fs::read(mount.join(&name)).expect("read").len() as u64, size);
+            if open {
+                held.push((File::open(mount.join(&name)).expect("open"), seed, size));
+            }
+            data::write_file(&source.path().join(&new), 100 + seed, 4 << 20);
+            fs::rename(source.path().join(&new), source.path().join(&name)).expect("rename");
+            let found = fs::read(mount.join(&name)).expect("read");
+            let what = format!("{size} bytes, with another name: {linked}, open: {open}");
+            assert_eq!((found.len(), data::check(100 + seed, 0, &found)), (4 << 20, Ok(())), "{what}");
+        }
+    }
+    for (file, seed, size) in held {
+        let mut found = vec![0; size as usize + 1];
+        assert_eq!(file.read_at(&mut found, 0).expect("read"), size as usize, "who has the old file open keeps it");
+        assert_eq!(data::check(seed, 0, &found[..size as usize]), Ok(()));
+    }
+    mount.stop();
 }

@@ -120,7 +120,7 @@ fn what_is_written_is_in_the_source_at_once() {
     file.sync_all().expect("fsync");
     drop(file);
     File::open(pair.mount().path()).and_then(|folder| folder.sync_all()).expect("fsync of a folder");
-    pair.stop();
+    pair.unmount();
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn files_without_a_name() {
         Err(error) => assert!(matches!(error, Errno::OPNOTSUPP | Errno::ISDIR), "O_TMPFILE was refused with {error}"),
     }
     assert_eq!(fs::read_dir(pair.source()).expect("list").count(), 0);
-    pair.stop();
+    pair.unmount();
 }
 
 #[test]

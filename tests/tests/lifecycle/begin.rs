@@ -1,8 +1,10 @@
 //! Beginnings: over the source, in the background, several folders, a configuration file.
 
 use std::fs;
+use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
 use weightfs_tests::Mount;
 use weightfs_tests::data;
 use weightfs_tests::mount::program;
@@ -80,16 +82,19 @@ fn several_folders_in_one_daemon() {
     let all_there = || mounts_on(places[1].path()).len() == 1 && mounts_on(folders[2].path()).len() == 1;
     assert!(wait_until(Duration::from_secs(10), all_there), "{}", mount.log());
     for (seed, place) in [first, second, over].iter().enumerate() {
-        let found = fs::read(std::path::Path::new(place).join("m.safetensors")).expect("read");
+        let found = fs::read(Path::new(place).join("m.safetensors")).expect("read");
         assert_eq!((found.len(), data::check(seed as u64, 0, &found)), (3 << 20, Ok(())), "{place}");
     }
     let status = mount.status();
     assert_eq!(status.0["mounts"].as_array().map(Vec::len), Some(3), "{:#}", status.0);
     assert_eq!(status.number("/ram/budget_bytes"), 64 << 20, "one budget for all");
-    mount.signal(nix::sys::signal::Signal::SIGTERM);
-    let mut mount = mount;
-    mount.check_gone();
-    assert!(mounts_on(places[1].path()).is_empty() && mounts_on(folders[2].path()).is_empty(), "all of them are gone");
+    for (place, left) in [(second, 2), (over, 1)] {
+        let output = mount.run(&["unmount", place]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert!(mounts_on(Path::new(place)).is_empty(), "{place} is gone");
+        assert_eq!(mount.status().0["mounts"].as_array().map(Vec::len), Some(left), "the others stay");
+    }
+    mount.stop();
     traces.check("several folders");
 }
 
@@ -113,7 +118,7 @@ fn as_a_file_says() {
         more.path()
     );
     fs::write(&config, text).expect("write");
-    let mount = Mount::start_raw(
+    let mut mount = Mount::start_raw(
         source.path(),
         &mountpoint,
         &["--config", config.to_str().expect("UTF-8"), "--low-watermark", "60"],
@@ -130,7 +135,8 @@ fn as_a_file_says() {
         "the command line wins: {:#}",
         status.0
     );
-    mount.stop();
+    mount.signal(Signal::SIGTERM);
+    mount.check_gone();
     traces.check("a mount by file");
 }
 

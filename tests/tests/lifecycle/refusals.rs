@@ -8,7 +8,7 @@ use weightfs_tests::Mount;
 use weightfs_tests::actor::ALICE;
 use weightfs_tests::mount::{binary, program};
 use weightfs_tests::requirements::{Need, met, skip};
-use weightfs_tests::system::{has_program, mounts_on, temporary_folder};
+use weightfs_tests::system::{find_program, has_program, mounts_on, temporary_folder};
 
 use crate::{Traces, can_mount};
 
@@ -129,10 +129,10 @@ fn without_rights() {
     if !met(&[Need::Mount, Need::Root]) {
         return;
     }
-    if !has_program("setpriv") {
+    let Some(setpriv) = find_program("setpriv") else {
         skip("setpriv is not installed (package util-linux)");
         return;
-    }
+    };
     let traces = Traces::note();
     let (source, private, place) = (temporary_folder("source"), temporary_folder("run"), temporary_folder("mnt"));
     let copy = private.path().join("weightfs");
@@ -141,7 +141,7 @@ fn without_rights() {
         std::os::unix::fs::chown(folder, Some(ALICE), Some(ALICE)).expect("chown");
     }
     let user = ALICE.to_string();
-    let mut command = Command::new("setpriv");
+    let mut command = Command::new(setpriv);
     command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).arg(&copy);
     command.args(["mount", "--ram", "64M"]).args([source.path(), place.path()]);
     // Without fusermount3 on the search path, there is no way to mount.

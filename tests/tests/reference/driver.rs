@@ -42,20 +42,24 @@ pub struct Driver {
     pair: Pair,
     random: Random,
     open: Vec<Open>,
+    steps: Steps,
 }
+
+/// What was done; printed if it fails.
+struct Steps(Vec<Step>);
 
 impl Driver {
     pub fn new(pair: Pair, random: Random) -> Driver {
         pair.both("mkdir", |root| outcome(fs::create_dir(root.join("sub"))));
-        Driver { pair, random, open: Vec::new() }
+        Driver { pair, random, open: Vec::new(), steps: Steps(Vec::new()) }
     }
 
-    /// Does `count` random steps. What was done is printed, and so shown if one fails.
+    /// Does `count` random steps.
     pub fn run(&mut self, count: usize) {
         for index in 0..count {
             let settle = index % (count / 4).max(1) == count / 8;
             let step = if settle { Step::Settle } else { Step::any(&mut self.random, self.open.len()) };
-            println!("{index}: {step:?}");
+            self.steps.0.push(step.clone());
             self.apply(&step);
             if index % 50 == 49 {
                 self.check_trees();
@@ -194,6 +198,16 @@ impl Driver {
             }
         }
         self.open.retain(|open| open.contents.len() <= MOST);
+    }
+}
+
+impl Drop for Steps {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the last of {} steps:", self.0.len());
+            let first = self.0.len().saturating_sub(60);
+            self.0.iter().enumerate().skip(first).for_each(|(index, step)| println!("{index}: {step:?}"));
+        }
     }
 }
 
