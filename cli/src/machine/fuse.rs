@@ -5,6 +5,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 
 const DEVICE: &str = "/dev/fuse";
@@ -19,10 +20,7 @@ pub enum FuseError {
              in a container, start it with '--device /dev/fuse --cap-add SYS_ADMIN'"
     )]
     NoDevice,
-    #[error(
-        "/dev/fuse cannot be opened ({0}): its usual mode is 0666 ('chmod 666 /dev/fuse' as root); \
-             in a container, start it with '--device /dev/fuse --cap-add SYS_ADMIN'"
-    )]
+    #[error("/dev/fuse cannot be opened ({0}): in a container, start it with '--device /dev/fuse --cap-add SYS_ADMIN'")]
     DeviceClosed(io::Error),
     #[error(
         "root has no right to mount here, as in most containers: start it with \
@@ -48,21 +46,16 @@ pub fn can_mount() -> bool {
 
 /// `path` is the value of PATH.
 pub fn check(allow_other: bool, path: Option<&OsStr>) -> Result<(), FuseError> {
-    match OpenOptions::new().read(true).write(true).open(DEVICE) {
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(FuseError::NoDevice),
-        // The device is there, and the module is not.
-        Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NODEV.raw_os_error()) => {
-            return Err(FuseError::NoDevice);
-        }
-        Err(error) => return Err(FuseError::DeviceClosed(error)),
+    if !Path::new(DEVICE).exists() {
+        return Err(FuseError::NoDevice);
     }
     if can_mount() {
-        return Ok(());
+        return open_device();
     }
     if rustix::process::geteuid().is_root() {
         return Err(FuseError::RootWithoutRights);
     }
+    // It opens the device itself, with its own rights.
     if fusermount(path).is_none() {
         return Err(FuseError::NoFusermount);
     }
@@ -70,6 +63,14 @@ pub fn check(allow_other: bool, path: Option<&OsStr>) -> Result<(), FuseError> {
         return Err(FuseError::AllowOtherForbidden);
     }
     Ok(())
+}
+
+fn open_device() -> Result<(), FuseError> {
+    match OpenOptions::new().read(true).write(true).open(DEVICE).map(drop) {
+        // The device is there, and the module is not.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::NODEV) => Err(FuseError::NoDevice),
+        opened => opened.map_err(FuseError::DeviceClosed),
+    }
 }
 
 /// The set-user-id program that mounts for those who may not. `path` is the value of PATH.

@@ -133,7 +133,8 @@ impl fmt::Display for LogLevel {
     }
 }
 
-/// A folder to mount: `SOURCE`, over itself, or `SOURCE:MOUNTPOINT`. A colon in a name is written `\:`.
+/// A folder to mount: `SOURCE`, over itself, or `SOURCE:MOUNTPOINT`. A colon in a name is written `\:`, and a backslash
+/// before a colon or another backslash `\\`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Folder {
     pub source: PathBuf,
@@ -149,7 +150,8 @@ impl Folder {
                 halves.push(Vec::new());
                 continue;
             }
-            let literal = if byte == b'\\' { bytes.next_if_eq(&b':').unwrap_or(byte) } else { byte };
+            let literal =
+                if byte == b'\\' { bytes.next_if(|next| b":\\".contains(next)).unwrap_or(byte) } else { byte };
             halves.last_mut().expect("one half from the start").push(literal);
         }
         if halves.iter().any(Vec::is_empty) {
@@ -167,7 +169,7 @@ impl Folder {
                 text.push(b':');
             }
             for byte in half.as_os_str().as_bytes() {
-                if *byte == b':' {
+                if b":\\".contains(byte) {
                     text.push(b'\\');
                 }
                 text.push(*byte);
@@ -225,6 +227,7 @@ impl Visitor<'_> for TextVisitor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn ram_is_a_size_or_a_percentage() {
@@ -267,6 +270,14 @@ mod tests {
         }
         for wrong in ["", ":", "/a:", ":/b"] {
             assert_eq!(wrong.parse::<Folder>(), Err(ValueError::Folder), "{wrong}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_two_names_survive_as_one_text(source in r"[a:\\/]{1,8}", mountpoint in proptest::option::of(r"[a:\\/]{1,8}")) {
+            let folder = Folder { source: source.into(), mountpoint: mountpoint.map(PathBuf::from) };
+            prop_assert_eq!(Folder::parse(&folder.to_text()), Ok(folder));
         }
     }
 
