@@ -191,7 +191,9 @@ impl Store {
             }
             generation.extents.evicted(extent);
             self.occupied.fetch_sub(1, Ordering::AcqRel);
-            self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+            if !generation.is_dead() {
+                self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+            }
             push(&mut freed, extent);
         }
         drop(passthrough);
@@ -201,16 +203,23 @@ impl Store {
         (freed, kept)
     }
 
-    /// Frees a dead generation: its name, and every extent that nobody looks at. What clients map stays theirs.
+    /// Forgets an ended generation: its name goes, and every extent that nobody looks at. The rest follows when the
+    /// clients that have it open or mapped let go.
     fn discard(self: &Arc<Self>, generation: &Arc<Generation>) {
-        let all = 0..generation.extents.count();
         self.residency.lock().forget(generation.file_id());
         if generation.arena().is_none() {
             return;
         }
         self.arena.unlink(generation.id);
-        let (freed, _) = self.evict_from(generation, &all);
-        tracing::debug!(generation = %generation.id, freed = freed.len(), "discarded");
+        if !self.is_freed(generation) {
+            self.ended.lock().push(Arc::clone(generation));
+        }
+    }
+
+    /// Frees what can be freed of an ended generation; whether that was all.
+    fn is_freed(self: &Arc<Self>, generation: &Arc<Generation>) -> bool {
+        self.evict_from(generation, &(0..generation.extents.count()));
+        !generation.extents.occupied()
     }
 
     /// Tells the policy what was read, drops what has gone, and reclaims down to the low mark once the high one is
@@ -229,20 +238,14 @@ impl Store {
             self.saved.store(self.milliseconds(), Ordering::Relaxed);
             self.memory.save();
         }
-        self.count_client_held();
+        let ended: Vec<_> = self.ended.lock().clone();
+        let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
+        self.ended.lock().retain(|generation| !freed.contains(&generation.id));
         let taken = self.taken();
         if taken >= self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
             let victims = self.residency.lock().reclaim(taken.saturating_sub(self.low_mark()), self.now());
             self.evict(&victims);
         }
-    }
-
-    /// What the arena's file system says is used beyond what is accounted for: dropped, but still mapped by clients.
-    fn count_client_held(&self) {
-        let Some(used) = self.arena_used() else { return };
-        // Whole extents are counted, which may be more than the kernel takes for the last one of a file.
-        let known = self.occupied.load(Ordering::Acquire) * EXTENT_SIZE + self.bypass.capacity();
-        self.client_held.store(used.saturating_sub(known), Ordering::Release);
     }
 
     /// Tells the policy what was read of a generation since the last time.

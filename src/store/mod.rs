@@ -22,7 +22,7 @@ mod waiters;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
@@ -85,12 +85,10 @@ pub struct Store {
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
     next_generation: AtomicU64,
-    /// Generations that are no longer current, as long as somebody holds them.
-    ended: Mutex<Vec<Weak<Generation>>>,
+    /// Generations that are no longer current, as long as clients hold something of them.
+    ended: Mutex<Vec<Arc<Generation>>>,
     /// Extents that are present or being filled.
     occupied: Arc<AtomicU64>,
-    /// Bytes of dropped generations that clients still hold.
-    client_held: AtomicU64,
     counters: Counters,
     /// Milliseconds, when what was learned was written down last.
     saved: AtomicU64,
@@ -124,7 +122,6 @@ impl Store {
             next_generation: AtomicU64::new(1),
             ended: Mutex::default(),
             occupied: Arc::default(),
-            client_held: AtomicU64::new(0),
             counters: Counters::default(),
             saved: AtomicU64::new(0),
             started: Instant::now(),
@@ -150,6 +147,11 @@ impl Store {
             engine.shutdown();
         }
         self.background.stop();
+        self.save();
+    }
+
+    /// Writes down what is to outlive the store.
+    pub fn save(&self) {
         self.memory.save();
     }
 
@@ -186,9 +188,7 @@ impl Store {
 
     /// Bytes that count against the budget, whoever holds them.
     fn taken(&self) -> u64 {
-        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE
-            + self.client_held.load(Ordering::Acquire)
-            + self.bypass.capacity()
+        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE + self.bypass.capacity()
     }
 
     /// Bytes that may be filled into the arena now.

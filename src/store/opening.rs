@@ -126,7 +126,6 @@ impl Store {
         }
         tracing::debug!(generation = %generation.id, "the source has other content now");
         self.bypass.forget(generation.id);
-        self.ended.lock().push(Arc::downgrade(generation));
         self.tell(generation);
         self.keeper.discard(generation);
     }

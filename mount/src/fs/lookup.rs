@@ -11,7 +11,6 @@ use super::{Caller, Fs, WATCHED};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
 use crate::error::FsError;
 use crate::nodes::{Node, Origin, RESIDENT_BIT};
-use crate::residents::Purpose;
 use crate::source::{is_plain, stat_at};
 
 impl Fs {
@@ -25,19 +24,18 @@ impl Fs {
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, directory.as_fd());
         }
-        self.entry(&node, directory.as_fd(), name, caller)
+        let entry = self.entry(&node, directory.as_fd(), name);
+        if entry.is_err() {
+            // Where there is nothing, nothing is opened.
+            self.bounced.landed(caller.thread);
+        }
+        entry
     }
 
     /// The entry `name` of a directory, counted as one more lookup, under the number that fits its next open.
-    pub(super) fn entry(
-        &self,
-        parent: &Node,
-        directory: BorrowedFd<'_>,
-        name: &OsStr,
-        caller: &Caller,
-    ) -> Result<Entry, FsError> {
+    pub(super) fn entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
         let found = self.look(parent, directory, name)?;
-        match self.found_resident(parent, name, &found, caller) {
+        match self.found_resident(parent, name, &found) {
             Some(entry) => Ok(entry),
             None => Ok(self.found(parent, name, found)),
         }
@@ -67,6 +65,14 @@ impl Fs {
         Ok(Found { stat, origin: None, ttl: self.ttl(parent) })
     }
 
+    /// What a name leads to, links that are shown as what they point to included.
+    pub(super) fn look_at(&self, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, FsError> {
+        let stat = stat_at(directory, name)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
+        let follow = self.follow.as_ref().filter(|_| is_link);
+        Ok(follow.and_then(|follow| follow.outside(directory, name, &stat)).map_or(stat, |(_, target)| target))
+    }
+
     fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Entry {
         let Found { stat, origin, ttl } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
@@ -75,7 +81,7 @@ impl Fs {
     }
 
     /// The resident number of a file that is whole in the arena and that nobody is writing to.
-    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found, caller: &Caller) -> Option<Entry> {
+    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found) -> Option<Entry> {
         let Found { stat, origin, ttl } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !kind.is_file() || !self.has_passthrough() {
@@ -84,7 +90,7 @@ impl Fs {
         let generation = self.store.find(&identity(stat)).filter(|generation| generation.is_complete())?;
         // The file's own node stands behind every number of it, and is known as long as one of them is.
         let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone(), false);
-        if node.file.has_writers() || node.file.bounced(caller.thread) == Some(Purpose::Write) {
+        if node.file.has_writers() || self.bounced.writes(node.key) {
             return None;
         }
         let id = self.residents.found(&node.file, node.id, &generation);

@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use weightfs::store::{Generation, Store};
 
 use crate::attr::{Entry, SourceKey, Ttl, identity};
+use crate::bounce::Bounced;
 use crate::error::FsError;
 use crate::follow::Follow;
 use crate::handles::Handles;
@@ -59,6 +60,7 @@ pub struct Fs {
     root: Arc<SourceRoot>,
     nodes: Nodes,
     residents: Residents,
+    bounced: Bounced,
     handles: Handles,
     store: Arc<Store>,
     options: FsOptions,
@@ -88,6 +90,7 @@ impl Fs {
             nodes: Nodes::new(Arc::clone(&root)),
             root,
             residents: Residents::default(),
+            bounced: Bounced::default(),
             handles: Handles::default(),
             store,
             options,
@@ -106,6 +109,11 @@ impl Fs {
 
     pub fn has_passthrough(&self) -> bool {
         self.passthrough.load(Ordering::Acquire)
+    }
+
+    /// Files and directories that clients have open.
+    pub fn open_handles(&self) -> usize {
+        self.handles.count()
     }
 
     /// Takes a generation that is no longer whole or current out of the lookups of its file, and returns the names whose
@@ -210,7 +218,7 @@ impl Fs {
         if owner.is_some() || group.is_some() {
             self.give_to(directory, name, &stat, owner, group)?;
         }
-        self.entry(parent, directory, name, caller)
+        self.entry(parent, directory, name)
     }
 
     fn give_to(

@@ -42,7 +42,7 @@ impl Fs {
         Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
     }
 
-    pub fn link(&self, id: u64, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+    pub fn link(&self, id: u64, parent: u64, name: &OsStr) -> Result<Entry, FsError> {
         let node = self.node(id)?;
         let parent = self.node(parent)?;
         let (file, _) = self.locate(&node)?;
@@ -53,7 +53,7 @@ impl Fs {
             let path = proc_path(file.as_fd());
             Ok(rustix::fs::linkat(rustix::fs::CWD, path, &directory, name, AtFlags::SYMLINK_FOLLOW)?)
         })?;
-        self.entry(&parent, directory.as_fd(), name, caller)
+        self.entry(&parent, directory.as_fd(), name)
     }
 
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<(), FsError> {

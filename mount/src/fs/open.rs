@@ -12,12 +12,13 @@ use weightfs::fill::{Class, SourceFile};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
 use super::{Caller, Fs};
-use crate::attr::Entry;
+use crate::attr::{Entry, SourceKey};
+use crate::bounce::Purpose;
 use crate::error::FsError;
 use crate::handles::{Content, OpenFile};
 use crate::nodes::{Node, RESIDENT_BIT};
 use crate::open_mode::{Choice, Situation, decide};
-use crate::residents::{Purpose, Resident};
+use crate::residents::Resident;
 
 /// What the kernel is to do with an open file.
 #[derive(Clone, Debug)]
@@ -87,15 +88,19 @@ impl Fs {
         }
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let resident = if id & RESIDENT_BIT != 0 { Some(self.residents.get(id).ok_or(FsError::Stale)?) } else { None };
+        let renamed = !self.names_hold(&node);
         let source = Arc::new(SourceFile::new(self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC)?));
         let opened = if writes || node.file.has_writers() { None } else { self.store.open(&source) };
-        let situation = self.situation(&node, resident.as_deref(), opened.as_ref(), writes, caller, may_wait);
+        let situation = Situation {
+            renamed,
+            ..self.situation(&node, resident.as_deref(), opened.as_ref(), writes, caller, may_wait)
+        };
         let (choice, reason) = decide(&situation);
         tracing::debug!(node = id, ?choice, %reason, "open");
         let open = Open { node: &node, source, writes };
         let ready = match choice {
             Choice::Bounce => {
-                node.file.bounce(caller.thread, if writes { Purpose::Write } else { Purpose::Read });
+                self.bounced.bounce(caller.thread, node.key, if writes { Purpose::Write } else { Purpose::Read });
                 return Err(FsError::Stale);
             }
             Choice::Wait => {
@@ -111,8 +116,25 @@ impl Fs {
                 self.open_from_source(open, flags)?
             }
         };
-        node.file.landed(caller.thread);
+        self.bounced.landed(caller.thread);
         Ok(Begun::Ready(ready))
+    }
+
+    /// Whether every name of a file leads to it still. Names that do not are forgotten.
+    fn names_hold(&self, node: &Node) -> bool {
+        let mut hold = true;
+        for name in node.names() {
+            let leads_here = self
+                .directory(name.parent)
+                .ok()
+                .and_then(|directory| self.look_at(directory.as_fd(), &name.name).ok())
+                .is_some_and(|stat| SourceKey::of(&stat) == node.key);
+            if !leads_here {
+                node.remove_name(name.parent, &name.name);
+                hold = false;
+            }
+        }
+        hold
     }
 
     fn situation(
@@ -129,6 +151,7 @@ impl Fs {
         Situation {
             writes,
             passthrough: self.has_passthrough(),
+            renamed: false,
             resident_node: resident.is_some(),
             current: match (resident, opened) {
                 (Some(resident), Some(opened)) => Arc::ptr_eq(&resident.generation, &opened.generation),
@@ -138,7 +161,7 @@ impl Fs {
             held: resident.is_some_and(|resident| resident.generation.is_held()),
             kept: opened.is_some(),
             written: node.file.has_writers(),
-            bounced: node.file.bounced(caller.thread),
+            bounced: self.bounced.of(caller.thread),
             expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
             missing,
             room: missing <= self.store.room(),
@@ -155,7 +178,7 @@ impl Fs {
         };
         self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
         let mode = OpenMode::Passthrough { resident: resident.id, generation: Arc::clone(&resident.generation) };
-        Ok(OpenReply { handle: self.add_file(open, Content::Passthrough(held))?, mode })
+        Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
     }
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
@@ -240,7 +263,7 @@ impl Fs {
         flags: OFlags,
         caller: &Caller,
     ) -> Result<(Entry, OpenReply), FsError> {
-        let entry = self.entry(parent, directory, name, caller)?;
+        let entry = self.entry(parent, directory, name)?;
         let reply = match self.open_now(entry.node, flags, caller, false) {
             Ok(Begun::Ready(reply)) => Ok(reply),
             Ok(Begun::Wait(_)) => unreachable!("it was not allowed to wait"),
@@ -260,13 +283,17 @@ impl Fs {
         }
     }
 
-    pub fn release(&self, handle: u64) {
-        if let Ok(file) = self.handles.file(handle) {
-            if file.writable {
-                file.node.file.writer_went();
-            }
-            file.node.closed();
-            self.handles.remove(handle);
+    /// Closes a file. Returns the resident number under which it was open in passthrough.
+    pub fn release(&self, handle: u64) -> Option<u64> {
+        let file = self.handles.file(handle).ok()?;
+        if file.writable {
+            file.node.file.writer_went();
+        }
+        file.node.closed();
+        self.handles.remove(handle);
+        match file.content {
+            Content::Passthrough { resident, .. } => Some(resident),
+            Content::Stream(_) | Content::Source => None,
         }
     }
 }
