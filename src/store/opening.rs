@@ -87,10 +87,9 @@ impl Store {
         }
     }
 
-    /// Something that leaves the bytes alone moved the file's ctime: what is kept of it stays. Where its mtime has moved
-    /// too, somebody may have written to it meanwhile, and nothing stays.
+    /// Something that leaves the bytes alone moved the file's times: what is kept of it stays.
     pub fn rebind(&self, before: &SourceIdentity, after: SourceIdentity) {
-        if (before.size, before.modified) == (after.size, after.modified)
+        if before.size == after.size
             && let Some(generation) = self.find(before)
         {
             generation.rebind(after);

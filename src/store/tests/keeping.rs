@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::fill::Class;
-use crate::ids::Timestamp;
 
 #[test]
 fn a_loaded_model_is_read_from_the_source_once_and_goes_when_it_is_invalidated() {
@@ -89,7 +88,7 @@ fn what_is_held_stays_whatever_else_is_loaded_and_goes_after_that() {
 }
 
 #[test]
-fn only_a_change_that_leaves_the_bytes_alone_leaves_what_is_kept() {
+fn what_is_kept_stays_with_a_change_that_leaves_the_bytes_alone() {
     let (folder, store) = (Folder::new(), store(64 * MIB));
     let model = folder.model(1, 4 * MIB);
     folder.settle();
@@ -99,10 +98,72 @@ fn only_a_change_that_leaves_the_bytes_alone_leaves_what_is_kept() {
     let after = model.identity();
     assert_ne!(before, after);
     store.rebind(&before, after);
+    assert!(store.find(&before).is_none());
     assert!(Arc::ptr_eq(&store.find(&after).unwrap(), &opened.generation));
-    let written = crate::ids::SourceIdentity { modified: Timestamp { seconds: 5, nanoseconds: 6 }, ..after };
-    store.rebind(&after, written);
-    assert!(store.find(&written).is_none());
+    let longer = crate::ids::SourceIdentity { size: after.size + 1, ..after };
+    store.rebind(&after, longer);
+    assert!(store.find(&longer).is_none());
+    store.stop();
+}
+
+#[test]
+fn content_that_is_written_over_before_or_while_it_is_filled_is_not_taken_for_the_old() {
+    let (folder, store) = (Folder::new(), store(256 * MIB));
+    let models: Vec<_> = (0..12).map(|number| folder.model(number, 9 * MIB)).collect();
+    folder.settle();
+    for (round, model) in (0..).zip(&models) {
+        let opened = open(&store, &model.source());
+        let writer = || model.overwrite(2);
+        std::thread::scope(|scope| {
+            if round < 4 {
+                writer();
+            } else {
+                scope.spawn(writer);
+                std::thread::sleep(Duration::from_micros(500 * (round - 4)));
+            }
+            store.complete(&opened.generation);
+            let (send, settled) = channel();
+            store.when_settled(&opened.generation, 0..5, Class::OpenWait, move || send.send(()).unwrap());
+            settled.recv_timeout(PATIENCE).unwrap();
+        });
+        if let Some(held) = store.hold(&opened.generation) {
+            model.check(&(0..model.size), held.bytes(0..model.size));
+        }
+    }
+    store.stop();
+}
+
+#[test]
+fn what_is_evicted_and_filled_again_at_once_stays_known_to_the_policy() {
+    let (folder, store) = (Folder::new(), store(128 * MIB));
+    let model = folder.model(1, 32 * MIB);
+    folder.settle();
+    // Out of the page cache, so that fills are quick.
+    std::fs::read(&model.path).unwrap();
+    let until = Instant::now() + Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        for seed in 0..3u64 {
+            let (store, model) = (&store, &model);
+            scope.spawn(move || {
+                let opened = open(store, &model.source());
+                let mut at = seed;
+                while Instant::now() < until {
+                    at = (at * 7919 + 104_729) % (model.size - 5000);
+                    let range = at..at + 5000;
+                    model.check(&range, &read(store, &opened, range.clone()).unwrap());
+                }
+            });
+        }
+        while Instant::now() < until {
+            let victims = store.residency.lock().reclaim(u64::MAX, store.now());
+            store.evict(&victims);
+        }
+    });
+    assert!(store.io_report().evicted > 0);
+    agrees(&store);
+    let identity = model.identity();
+    store.invalidate(identity.device, identity.inode);
+    is_empty(&store);
     store.stop();
 }
 
