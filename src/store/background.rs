@@ -1,12 +1,14 @@
 //! A few threads for what may block: the threads that take requests never wait for storage.
 
 use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
-type Task = Box<dyn FnOnce() + Send>;
+/// Told whether it may do its work: false once the threads are to end.
+type Task = Box<dyn FnOnce(bool) + Send>;
 
 #[derive(Default)]
 struct Queue {
@@ -31,13 +33,16 @@ impl Background {
         Ok(Self { queue, threads: Mutex::new(threads) })
     }
 
-    /// Queues a task. What comes after [`Background::stop`] is dropped unrun.
-    pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+    /// Queues a task, to be told `true`. What comes after [`Background::stop`] is told `false` at once, on this thread:
+    /// it may hold somebody's answer.
+    pub fn spawn(&self, task: impl FnOnce(bool) + Send + 'static) {
         let mut tasks = self.queue.tasks.lock();
-        if !tasks.1 {
-            tasks.0.push_back(Box::new(task));
-            self.queue.changed.notify_one();
+        if tasks.1 {
+            drop(tasks);
+            return task(false);
         }
+        tasks.0.push_back(Box::new(task));
+        self.queue.changed.notify_one();
     }
 
     /// Ends the threads once the queue is empty.
@@ -73,7 +78,10 @@ fn run(queue: &Queue) {
                 queue.changed.wait(&mut tasks);
             }
         };
-        task();
+        // The threads are few: one bad file must not take one away from all the others.
+        if catch_unwind(AssertUnwindSafe(|| task(true))).is_err() {
+            tracing::error!("a task in the background panicked");
+        }
     }
 }
 
@@ -88,12 +96,28 @@ mod tests {
         let background = Background::start(3).unwrap();
         for _ in 0..100 {
             let count = Arc::clone(&count);
-            background.spawn(move || {
-                count.fetch_add(1, Ordering::Relaxed);
+            background.spawn(move |runs| {
+                count.fetch_add(u32::from(runs), Ordering::Relaxed);
             });
         }
         background.stop();
         assert_eq!(count.load(Ordering::Relaxed), 100);
-        background.spawn(|| panic!("nothing runs after the end"));
+        let late = Arc::clone(&count);
+        background.spawn(move |runs| {
+            assert!(!runs);
+            late.fetch_add(1, Ordering::Relaxed);
+        });
+        assert_eq!(count.load(Ordering::Relaxed), 101);
+    }
+
+    #[test]
+    fn a_panic_leaves_the_threads_to_the_others() {
+        let background = Background::start(1).unwrap();
+        let ran = Arc::new(AtomicU32::new(0));
+        let flag = Arc::clone(&ran);
+        background.spawn(|_| panic!("expected by the test"));
+        background.spawn(move |_| flag.store(1, Ordering::Relaxed));
+        background.stop();
+        assert_eq!(ran.load(Ordering::Relaxed), 1);
     }
 }

@@ -19,9 +19,12 @@ mod report;
 mod touched;
 mod waiters;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -75,6 +78,8 @@ pub struct Store {
     arena: Arena,
     /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
     engines: Mutex<HashMap<u64, (Engine, bool)>>,
+    /// Held while an engine is started.
+    starting: Mutex<()>,
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
     background: Background,
@@ -92,6 +97,8 @@ pub struct Store {
     counters: Counters,
     /// Milliseconds, when what was learned was written down last.
     saved: AtomicU64,
+    /// Somebody is at [`Store::sweep`].
+    sweeping: AtomicBool,
     started: Instant,
     listener: OnceLock<Listener>,
 }
@@ -110,6 +117,7 @@ impl Store {
             bypass: Arc::new(Bypass::new(memory, slots as usize)),
             engine_choice,
             engines: Mutex::default(),
+            starting: Mutex::default(),
             background: Background::start(4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Residency::new(PolicyKind::Mru, low)),
@@ -124,6 +132,7 @@ impl Store {
             occupied: Arc::default(),
             counters: Counters::default(),
             saved: AtomicU64::new(0),
+            sweeping: AtomicBool::new(false),
             started: Instant::now(),
             listener: OnceLock::new(),
             config,
@@ -143,10 +152,12 @@ impl Store {
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
         self.keeper.stop();
-        for (_, (engine, _)) in self.engines.lock().drain() {
-            engine.shutdown();
-        }
+        // Before the engines: none is started after that.
         self.background.stop();
+        // They stay in the table, where late reads are turned away by them. Not under its lock: whoever they answer may
+        // look at it.
+        let engines: Vec<Engine> = self.engines.lock().values().map(|(engine, _)| engine.clone()).collect();
+        engines.into_iter().for_each(Engine::shutdown);
         self.save();
     }
 
