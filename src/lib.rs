@@ -6,6 +6,7 @@
 
 pub mod ids;
 pub mod residency;
+pub mod trace;
 pub mod units;
 
 #[allow(unsafe_code)]

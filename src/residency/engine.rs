@@ -259,15 +259,22 @@ impl Residency {
     /// only about to be read.
     pub(super) fn used(&mut self, id: FileId, extents: &ExtentSet, counted: bool, now: Duration) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        let first = file.first_reached(extents, counted, self.traffic);
+        self.stamp += 1;
+        let first = file.first_reached(extents, counted, self.traffic, self.stamp);
         let pinned = file.pin.as_ref().map_or(Blocks::NONE, |pin| file.layout.within(pin));
         let blocks = first.minus(pinned);
         if counted {
-            self.stamp += 1;
             file.last_use = Some(LastUse { stamp: self.stamp, at: now });
         }
         if !blocks.is_empty() {
-            let access = Access { file: id, layout: file.layout, blocks, traffic: self.traffic, class: file.class() };
+            let access = Access {
+                file: id,
+                layout: file.layout,
+                blocks,
+                pass: file.pass(),
+                traffic: self.traffic,
+                class: file.class(),
+            };
             let mut changed = Vec::new();
             self.policy.touch(&access, &mut changed);
             self.stale.extend(changed);
