@@ -16,6 +16,8 @@ mod engine;
 mod explain;
 pub mod extents;
 mod file;
+#[cfg(test)]
+mod invariants;
 mod lirs;
 mod lru;
 mod mru;

@@ -1,5 +1,8 @@
 //! The engine's promises, by example.
 
+// Runs of extents are ranges, and one of them is a slice of one.
+#![allow(clippy::single_range_in_vec_init)]
+
 use super::*;
 use crate::ids::FileId;
 use crate::units::EXTENT_SIZE;

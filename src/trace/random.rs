@@ -18,7 +18,7 @@ impl Random {
 
     /// Uniform in 0..bound, up to a bias of bound / 2^64.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     pub fn chance(&mut self, percent: u64) -> bool {
