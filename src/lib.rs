@@ -5,6 +5,7 @@
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
 pub mod ids;
+pub mod pressure;
 pub mod residency;
 pub mod trace;
 pub mod units;

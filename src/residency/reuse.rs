@@ -2,7 +2,7 @@
 //!
 //! The value of a block is the seconds it costs to read again, divided by the mean traffic between its uses: what
 //! keeping it saves for each byte that goes by. Intervals are a good measure of how often something is used, and a poor
-//! prophecy of when (POLICY in the documents has figures), so they only rank, with a margin: blocks of one loop are
+//! prophecy of when (in a 70/30 mix they foretold less than half of what a fixed set hits), so they only rank, with a margin: blocks of one loop are
 //! worth the same, none displaces another, and what came first stays, as with `mru`. Where workflows alternate, the one
 //! that runs more often stays. A block that was not used for clearly longer than ever before is out of use and goes
 //! first, whatever it was worth. No parameter depends on how many capacities the loop has, as the K of `aged` does.
