@@ -87,13 +87,16 @@ impl Generator {
                 let peeked = self.random.below(self.sizes.len() as u64) as usize;
                 self.open(peeked, UseKind::Unknown, UseKind::HeaderPeek, 0..1);
             }
-            let whole = 0..extent_count(self.sizes[file]);
-            self.open(file, UseKind::Load, UseKind::Load, whole);
-            self.at_ms += 5_000;
+            self.load(file, 0..extent_count(self.sizes[file]));
         }
         if self.noise && self.random.chance(15) {
             self.scan();
         }
+    }
+
+    fn load(&mut self, file: usize, extents: Range<u32>) {
+        self.open(file, UseKind::Load, UseKind::Load, extents);
+        self.at_ms += 5_000;
     }
 
     pub fn shuffled_pass(&mut self, files: &[usize]) {
@@ -195,6 +198,19 @@ pub fn seed_change(seed: u64, noise: bool, passes: usize) -> Generated {
     let files = generator.files(&[11, 27, 1]);
     (0..passes).for_each(|_| generator.pass(&files));
     (0..passes).for_each(|_| generator.pass(&files[1..]));
+    generator.finish()
+}
+
+/// As [`seed_change`], with the text encoder in the same file, a checkpoint of 38 GB, as its first 11.
+pub fn seed_change_in_checkpoint(seed: u64, noise: bool, passes: usize) -> Generated {
+    let mut generator = Generator::new(seed, noise);
+    let checkpoint = generator.file(38);
+    let encoder = extent_count(11 * GB);
+    for pass in 0..2 * passes {
+        generator.pass(&[]);
+        let from = if pass < passes { 0 } else { encoder };
+        generator.load(checkpoint, from..extent_count(38 * GB));
+    }
     generator.finish()
 }
 

@@ -44,18 +44,8 @@ impl Outcome {
 /// decisions and budgets at the time is ignored; every fill and every eviction takes no time.
 pub fn replay(trace: &Trace, policy: PolicyKind, budget: u64, counted: Range<usize>) -> Outcome {
     let mut replay = Replay::new(trace, policy, budget);
-    let mut outcome = Outcome::default();
-    while replay.place < trace.events.len() {
-        let counts = counted.contains(&replay.place);
-        let step = replay.step();
-        if counts {
-            outcome.evicted += step.evicted;
-            if let Some(cost) = step.used {
-                outcome.read(step.hit, step.missed, cost);
-            }
-        }
-    }
-    outcome
+    replay.run_to(counted.start);
+    replay.run_to(counted.end)
 }
 
 /// One row of a table of hit ratio over budget.
@@ -89,7 +79,7 @@ pub struct Replay<'a> {
     opens: HashMap<u32, (FileId, UseKind)>,
     costs: HashMap<FileId, RefetchCost>,
     /// The event that comes next.
-    pub place: usize,
+    place: usize,
 }
 
 #[derive(Default)]
@@ -114,11 +104,17 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// Replays up to the event `place`.
-    pub fn run_to(&mut self, place: usize) {
+    /// Replays up to the event `place`, and returns what came of it since the last call.
+    pub fn run_to(&mut self, place: usize) -> Outcome {
+        let mut outcome = Outcome::default();
         while self.place < place.min(self.trace.events.len()) {
-            self.step();
+            let step = self.step();
+            outcome.evicted += step.evicted;
+            if let Some(cost) = step.used {
+                outcome.read(step.hit, step.missed, cost);
+            }
         }
+        outcome
     }
 
     fn step(&mut self) -> Step {

@@ -1,9 +1,12 @@
 //! How close the default comes to the optimum, on the traces that the policies are chosen by.
 
-use super::generate::{GB, Generated, growing, jittered, mix, mix_apart, seed_change, steady, switch};
-use super::{Replay, optimum, replay};
+use super::generate::{
+    GB, Generated, growing, jittered, mix, mix_apart, seed_change, seed_change_in_checkpoint, steady, switch,
+};
+use super::{Replay, What, optimum, replay};
 use crate::ids::FileId;
-use crate::residency::PolicyKind;
+use crate::residency::{PolicyKind, UseKind};
+use crate::units::extent_count;
 
 const SINGLES: [PolicyKind; 9] = [
     PolicyKind::Reuse,
@@ -90,7 +93,49 @@ fn after_a_seed_change_the_diffusion_model_is_resident_within_two_rounds() {
             let mut replay = Replay::new(&generated.trace, PolicyKind::Auto, budget * GB / 10);
             replay.run_to(generated.passes[12 + 2]);
             let diffusion = replay.engine.resident(FileId(1)).count();
-            assert_eq!(diffusion, u64::from(crate::units::extent_count(27 * GB)), "budget {budget}, noise {noise}");
+            assert_eq!(diffusion, u64::from(extent_count(27 * GB)), "budget {budget}, noise {noise}");
         }
     }
+}
+
+#[test]
+fn after_a_seed_change_within_a_checkpoint_its_diffusion_model_is_resident_within_two_rounds() {
+    for budget in [280, 300, 340] {
+        let generated = seed_change_in_checkpoint(1, true, 12);
+        check("seed change in a checkpoint", &generated, budget, 12 + 2, 0.98);
+        let mut replay = Replay::new(&generated.trace, PolicyKind::Auto, budget * GB / 10);
+        replay.run_to(generated.passes[12 + 2]);
+        let mut resident = replay.engine.resident(FileId(0));
+        resident.remove(0..extent_count(11 * GB));
+        assert_eq!(resident.count(), u64::from(extent_count(38 * GB) - extent_count(11 * GB)), "budget {budget}");
+    }
+}
+
+#[test]
+fn with_the_queue_known_it_is_as_good_as_the_optimum() {
+    // What is left to wish for comes after the horizon.
+    const HORIZON: usize = 24;
+    for (seed, generated) in [(1, mix(1, false, 24)), (2, mix_apart(2, false, 24))] {
+        let load = |(place, event): (usize, &super::Event)| match event.what {
+            What::Open { file, kind: UseKind::Load, .. } => Some((place, file)),
+            _ => None,
+        };
+        let loads: Vec<_> = generated.trace.events.iter().enumerate().filter_map(load).collect();
+        let mut replay = Replay::new(&generated.trace, PolicyKind::Auto, 60 * GB);
+        let mut hit = 0;
+        for (turn, (place, _)) in loads.iter().enumerate() {
+            hit += replay.run_to(*place).hit;
+            let horizon = loads[turn..].iter().take(HORIZON);
+            replay.engine.set_queue(horizon.map(|(_, file)| *file).collect());
+        }
+        hit += replay.run_to(generated.trace.events.len()).hit;
+        let bound = optimum(&generated.trace, 60 * GB, 0..generated.trace.events.len()).hit;
+        let guess = replay_all(&generated);
+        assert!(hit <= bound && hit as f64 >= 0.97 * bound as f64, "seed {seed}: {hit} of {bound}, guessing {guess}");
+        assert!(hit > guess, "seed {seed}: {hit} with the queue, {guess} without");
+    }
+}
+
+fn replay_all(generated: &Generated) -> u64 {
+    replay(&generated.trace, PolicyKind::Auto, 60 * GB, 0..generated.trace.events.len()).hit
 }
