@@ -18,6 +18,9 @@ const SETTLE: Duration = Duration::from_secs(3);
 
 const MANIFEST: &str = "made.json";
 
+/// Moves with what is written below, so that a library of another version is not taken for this one.
+const LAYOUT: u32 = 1;
+
 /// Files in one folder of the small ones.
 const FOLDER: usize = 100;
 
@@ -36,6 +39,13 @@ impl Sizes {
         Self { large: 2 << 30, medium: 1 << 30, first_byte_files: 64, first_byte_size: 4 << 20, small_files: 20_000 };
     pub const QUICK: Self =
         Self { large: 192 << 20, medium: 96 << 20, first_byte_files: 16, first_byte_size: 4 << 20, small_files: 1_000 };
+}
+
+/// What a library says of itself once it is complete.
+#[derive(PartialEq, Eq, Serialize, Deserialize)]
+struct Made {
+    layout: u32,
+    sizes: Sizes,
 }
 
 /// One of the large files.
@@ -67,8 +77,9 @@ impl Library {
     pub fn make(folder: &Path, sizes: &Sizes) -> Result<Self> {
         let library = Self { folder: folder.to_owned(), sizes: sizes.clone() };
         let manifest = folder.join(MANIFEST);
-        let made = fs::read(&manifest).ok().and_then(|text| serde_json::from_slice::<Sizes>(&text).ok());
-        if made.as_ref() == Some(sizes) {
+        let made = fs::read(&manifest).ok().and_then(|text| serde_json::from_slice::<Made>(&text).ok());
+        let wanted = Made { layout: LAYOUT, sizes: sizes.clone() };
+        if made.as_ref() == Some(&wanted) {
             return Ok(library);
         }
         eprintln!("making the library in {}", folder.display());
@@ -76,7 +87,7 @@ impl Library {
             fs::remove_dir_all(folder).doing(|| format!("remove {}", folder.display()))?;
         }
         library.write()?;
-        let text = serde_json::to_vec(sizes).doing(|| "describe the library".to_owned())?;
+        let text = serde_json::to_vec(&wanted).doing(|| "describe the library".to_owned())?;
         fs::write(&manifest, text).doing(|| format!("write {}", manifest.display()))?;
         rustix::fs::sync();
         std::thread::sleep(SETTLE);

@@ -10,7 +10,8 @@ use safetensors::tensor::{Dtype, Metadata, View};
 
 use crate::error::{BenchError, Doing, Result};
 
-const BYTES_OF_BF16: usize = 2;
+/// Half precision: two bytes. Not bfloat16, of which numpy knows nothing.
+const BYTES_OF_F16: usize = 2;
 
 /// Widths of a layer, one of which makes a file of at least so many blocks.
 const WIDTHS: [usize; 5] = [2048, 1024, 512, 256, 128];
@@ -37,7 +38,7 @@ struct Weights {
 
 impl View for Weights {
     fn dtype(&self) -> Dtype {
-        Dtype::BF16
+        Dtype::F16
     }
 
     fn shape(&self) -> &[usize] {
@@ -55,7 +56,7 @@ impl View for Weights {
     }
 
     fn data_len(&self) -> usize {
-        self.shape.iter().product::<usize>() * BYTES_OF_BF16
+        self.shape.iter().product::<usize>() * BYTES_OF_F16
     }
 }
 
@@ -85,7 +86,7 @@ pub fn write(path: &Path, size: u64, seed: u64) -> Result<()> {
 
 fn block_bytes(width: usize) -> u64 {
     let elements = |multiples: &[usize]| multiples.iter().map(|multiple| multiple * width).product::<usize>();
-    PARTS.iter().map(|(_, multiples)| (elements(multiples) * BYTES_OF_BF16) as u64).sum()
+    PARTS.iter().map(|(_, multiples)| (elements(multiples) * BYTES_OF_F16) as u64).sum()
 }
 
 /// Where the tensors of a model lie in its file, in bytes, in the order in which a forward pass wants them: block 2

@@ -29,8 +29,8 @@ pub fn run(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
     figures.memory("walk", &format!("daemon memory besides the arena, after a walk over {files} files"), &mounted)?;
     streaming(bench, &mounted, &mut figures)?;
     resident(bench, &mounted, &mut figures)?;
-    bench.verify(&mounted, Model::Large)?;
-    bench.verify(&mounted, Model::Medium)?;
+    bench.verify(Model::Large)?;
+    bench.verify(Model::Medium)?;
     figures.memory("served", "daemon memory besides the arena, after serving two models", &mounted)?;
     mounted.unmount()?;
     Ok(figures.outcomes)

@@ -98,7 +98,7 @@ impl Load {
             )?
         };
         if let Some(mounted) = mounted {
-            bench.verify(&mounted, self.model)?;
+            bench.verify(self.model)?;
             mounted.unmount()?;
         }
         let judged = (Relation::Ratio, self.bar);

@@ -7,13 +7,13 @@ mod table;
 mod walk;
 
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use crate::data::{Library, Model};
-use crate::error::{BenchError, Result};
-use crate::readers::{Readers, digest};
+use crate::error::{BenchError, Doing, Result};
+use crate::readers::{Reader, Readers, digest};
 use crate::report::{Outcome, Skipped};
-use crate::weightfs::{Mounted, Weightfs};
+use crate::weightfs::Weightfs;
 
 pub use load::{Load, Native, Served};
 pub use table::all;
@@ -51,7 +51,7 @@ impl Bench {
     /// Runs one scenario. A part of the machine that is missing skips it; anything else that fails ends the run.
     pub fn run(&mut self, scenario: &Scenario) -> Result<Vec<Outcome>> {
         if let Job::Load(load) = &scenario.job
-            && let (crate::readers::Reader::Safetensors, Err(reason)) = (load.reader, &self.readers.python)
+            && let (Reader::Safetensors, Err(reason)) = (load.reader, &self.readers.python)
         {
             let skipped = Skipped { id: scenario.id, title: scenario.title, reason: reason.clone() };
             return Ok(vec![Outcome::Skipped(skipped)]);
@@ -73,28 +73,21 @@ impl Bench {
     }
 
     fn size(&self, model: Model) -> Result<u64> {
-        use crate::error::Doing;
         let path = self.native(model);
         Ok(std::fs::metadata(&path).doing(|| format!("look at {}", path.display()))?.len())
     }
 
-    /// Compares a model as `_mounted` gives it with the folder's.
-    fn verify(&mut self, _mounted: &Mounted<'_>, model: Model) -> Result<()> {
-        verify(&mut self.digests, &self.library.folder, &self.weightfs.mountpoint, &self.library, model)
+    /// Compares a model as the mount gives it now with the folder's.
+    fn verify(&mut self, model: Model) -> Result<()> {
+        let native = match self.digests.get(&model) {
+            Some(known) => *known,
+            None => {
+                let native = digest(&self.native(model))?;
+                self.digests.insert(model, native);
+                native
+            }
+        };
+        let path = self.through_mount(model);
+        if digest(&path)? == native { Ok(()) } else { Err(BenchError::WrongBytes(path)) }
     }
-}
-
-fn verify(
-    digests: &mut HashMap<Model, u64>,
-    folder: &Path,
-    mountpoint: &Path,
-    library: &Library,
-    model: Model,
-) -> Result<()> {
-    let native = match digests.get(&model) {
-        Some(known) => *known,
-        None => *digests.entry(model).or_insert(digest(&library.model(folder, model))?),
-    };
-    let path = library.model(mountpoint, model);
-    if digest(&path)? == native { Ok(()) } else { Err(BenchError::WrongBytes(path)) }
 }
