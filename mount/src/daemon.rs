@@ -79,6 +79,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
         high_watermark: settings.high_watermark,
         low_watermark: settings.low_watermark,
         engine: engine_choice(settings.io),
+        history: Some(settings.state_dir.join("history.json")),
     })?;
     notes.extend(tuning::of_store(&store));
     let listener = runtime_dir::listen(&settings.control_socket)?;

@@ -38,14 +38,9 @@ impl Follow {
         }
         let target = rustix::fs::readlinkat(directory, name, Vec::new()).ok()?;
         let target = Path::new(OsStr::from_bytes(target.as_bytes()));
-        // A relative link that leaves the source would have to be counted from where the source was found.
-        let path = if target.is_absolute() {
-            target.to_owned()
-        } else {
-            let from = std::fs::read_link(crate::source::proc_path(directory)).ok()?;
-            from.join(target)
-        };
-        let (path, stat) = self.walk(&path)?;
+        // A relative link is counted from where its directory lies, which the kernel knows without links.
+        let from = std::fs::read_link(crate::source::proc_path(directory)).ok()?;
+        let (path, stat) = self.walk(from, target)?;
         let origin = match FileType::from_raw_mode(stat.st_mode) {
             FileType::Directory => Origin { base: Arc::new(SourceRoot::open(&path).ok()?), path: PathBuf::new() },
             FileType::RegularFile => Origin {
@@ -61,12 +56,13 @@ impl Follow {
         link.st_uid == 0 || link.st_uid == self.user
     }
 
-    /// The path without links that `path` leads to, and what is there.
-    fn walk(&self, path: &Path) -> Option<(PathBuf, Stat)> {
-        let mut left: VecDeque<OsString> = components(path).collect();
-        let mut done = PathBuf::from("/");
+    /// The path without links that `target` leads to from the directory `done`, and what is there.
+    fn walk(&self, mut done: PathBuf, target: &Path) -> Option<(PathBuf, Stat)> {
+        if target.is_absolute() {
+            done = PathBuf::from("/");
+        }
+        let mut left: VecDeque<OsString> = components(target).collect();
         let mut links = 0;
-        let mut stat = rustix::fs::stat("/").ok()?;
         while let Some(next) = left.pop_front() {
             if next == ".." {
                 done.pop();
@@ -76,7 +72,7 @@ impl Follow {
             if self.inside.contains(&here) {
                 return None;
             }
-            stat = rustix::fs::statat(CWD, &here, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            let stat = rustix::fs::statat(CWD, &here, AtFlags::SYMLINK_NOFOLLOW).ok()?;
             if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
                 done = here;
                 continue;
@@ -93,6 +89,10 @@ impl Follow {
                 left.push_front(component);
             }
         }
+        if self.inside.iter().any(|inside| done.starts_with(inside)) {
+            return None;
+        }
+        let stat = rustix::fs::statat(CWD, &done, AtFlags::SYMLINK_NOFOLLOW).ok()?;
         Some((done, stat))
     }
 }

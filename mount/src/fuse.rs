@@ -16,6 +16,7 @@ use fuser::{
 };
 use parking_lot::Mutex;
 use rustix::fs::{OFlags, Timespec};
+use weightfs::predict::Access;
 
 use crate::error::FsError;
 use crate::fs::{Caller, Change, Fs, OpenMode, OpenReply};
@@ -290,11 +291,13 @@ impl Filesystem for Adapter {
         offset: u64,
         size: u32,
         _: OpenFlags,
-        _: Option<LockOwner>,
+        owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let range = offset..offset.saturating_add(u64::from(size));
-        self.fs.read(handle.0, range, move |result: Result<&[u8], _>| match result {
+        // Reads by a system call come with the owner of locks, page faults and their readahead without.
+        let access = if owner.is_some() { Access::Read } else { Access::Fault };
+        self.fs.read(handle.0, range, access, move |result: Result<&[u8], _>| match result {
             Ok(bytes) => reply.data(bytes),
             Err(error) => reply.error(Errno::from_i32(error.errno())),
         });

@@ -31,8 +31,8 @@ pub struct Situation {
     /// Bytes that are missing in the arena, and whether the policy has room for them.
     pub missing: u64,
     pub room: bool,
-    /// Bytes per second of the source, where that was measured.
-    pub speed: Option<u64>,
+    /// Bytes per second of the source.
+    pub speed: u64,
     pub open_wait: Duration,
 }
 
@@ -87,8 +87,7 @@ pub fn decide(s: &Situation) -> (Choice, Reason) {
         let choice = if s.bounced.is_some() { Choice::Stream } else { Choice::Bounce };
         return (choice, Reason::HasResidentNode);
     }
-    let soon =
-        s.speed.is_some_and(|speed| Duration::from_secs_f64(s.missing as f64 / speed.max(1) as f64) < s.open_wait);
+    let soon = Duration::from_secs_f64(s.missing as f64 / s.speed.max(1) as f64) < s.open_wait;
     if s.bounced.is_none() && s.expected && s.room && soon {
         return (Choice::Wait, Reason::CompletableSoon);
     }
@@ -148,7 +147,7 @@ mod tests {
         expected: true,
         missing: 1 << 30,
         room: true,
-        speed: Some(1 << 30),
+        speed: 1 << 30,
         open_wait: Duration::from_secs(2),
     };
     const WHOLE: Situation = Situation { complete: true, missing: 0, ..PLAIN };
@@ -162,7 +161,7 @@ mod tests {
         let table = [
             (PLAIN, Wait),
             (Situation { missing: 3 << 30, ..PLAIN }, Stream),
-            (Situation { speed: None, ..PLAIN }, Stream),
+            (Situation { speed: 100 << 20, ..PLAIN }, Stream),
             (Situation { room: false, ..PLAIN }, Stream),
             (Situation { expected: false, ..PLAIN }, Stream),
             (Situation { open_wait: Duration::ZERO, ..PLAIN }, Stream),
@@ -206,7 +205,7 @@ mod tests {
                 kept: bit(5),
                 written: bit(6),
                 room: bit(7),
-                speed: bit(8).then_some(1 << 30),
+                speed: u64::from(bit(8)) << 30,
                 bounced: Some(Purpose::Read),
                 ..PLAIN
             };

@@ -50,7 +50,7 @@ pub struct RamStatus {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IoStatus {
-    /// What reads the sources: `uring`, `threads`, or what a later version has.
+    /// What reads the sources: `io_uring`, `threads`, or what a later version has.
     pub engine: String,
     /// Read from the sources, for whatever reason.
     pub source_read_bytes: u64,

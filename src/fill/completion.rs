@@ -40,7 +40,8 @@ impl Completions {
 
     /// Works until closed and empty.
     pub fn run(&self) {
-        while let Some(Finished { done, result, .. }) = self.take() {
+        while let Some(Finished { done, result, held, .. }) = self.take() {
+            drop(held);
             if catch_unwind(AssertUnwindSafe(|| done(result))).is_err() {
                 tracing::error!("a completed read could not be answered: its handler panicked");
             }

@@ -1,5 +1,6 @@
 //! The engine as its users hold it, and the threads that it consists of.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
@@ -119,6 +120,12 @@ struct Inner {
     completers: Mutex<Vec<JoinHandle<()>>>,
 }
 
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("kind", &self.kind()).finish_non_exhaustive()
+    }
+}
+
 impl Engine {
     /// Starts the threads of an engine for files that lie on `storage`.
     pub fn start(choice: EngineChoice, storage: Storage) -> Result<Engine, EngineError> {
@@ -164,10 +171,11 @@ impl Engine {
         self.0.shared.queue.lock().counters()
     }
 
-    /// Ends all jobs, those that are not in flight with [`super::FillError::Shutdown`], and waits until no thread of
-    /// the engine is left. Jobs that another handle submits later end at once. Waits for the storage.
+    /// Ends all jobs, those that are not in flight with [`super::FillError::Shutdown`], and waits until nothing is:
+    /// for the storage, that is. Jobs that another handle submits later end in the same way. When the last handle
+    /// has gone too, every job was answered and no thread is left.
     pub fn shutdown(self) {
-        self.0.stop();
+        self.0.stop_reading();
     }
 }
 
@@ -203,17 +211,17 @@ impl Inner {
         Ok(inner)
     }
 
-    fn stop(&self) {
+    fn stop_reading(&self) {
         self.shared.change(Queue::close);
         join(&self.drivers);
-        self.shared.completions.close();
-        join(&self.completers);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.stop();
+        self.stop_reading();
+        self.shared.completions.close();
+        join(&self.completers);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Brings bytes of source files into memory: which request goes next, how it is retried, and who is told.
 //!
 //! A [`Job`] asks for one range of a source file in one place of a mapping. The [`Engine`] cuts it into requests
-//! ([`queue`]), lets a driver read them ([`ring`] with io_uring, [`readers`] with threads), and answers once, when
+//! (`queue`), lets a driver read them (`ring` with io_uring, `readers` with threads), and answers once, when
 //! nothing writes to the job's memory any more. Where the kernel's page cache holds the bytes they are copied from
-//! there; else they are read with O_DIRECT; else through the page cache, which is emptied behind ([`source`]).
+//! there; else they are read with O_DIRECT; else through the page cache, which is emptied behind (`source`).
 //!
 //! Nothing here knows extents or who waits: that each byte is filled once is for the caller to see to.
 
@@ -19,6 +19,8 @@ mod storage;
 
 #[cfg(test)]
 mod faults;
+#[cfg(test)]
+mod queue_random;
 #[cfg(test)]
 mod tests;
 
@@ -97,7 +99,7 @@ pub struct Job {
 pub enum FillError {
     #[error("the source cannot be read at byte {offset}: {}", io::Error::from_raw_os_error(*.errno))]
     Io { offset: u64, errno: i32 },
-    #[error("the source ends at byte {offset}, before what was asked for: it was truncated meanwhile")]
+    #[error("the source ends before byte {offset} or there, earlier than expected: it was truncated meanwhile")]
     Truncated { offset: u64 },
     #[error("no longer wanted")]
     Cancelled,

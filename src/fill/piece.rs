@@ -141,3 +141,60 @@ impl Piece {
         Verdict::Again(pause)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fill::queue::JobId;
+    use proptest::prelude::*;
+
+    fn attempt() -> impl Strategy<Value = Result<usize, Errno>> {
+        prop_oneof![
+            (0..20_000usize).prop_map(Ok),
+            Just(Err(Errno::IO)),
+            Just(Err(Errno::INTR)),
+            Just(Err(Errno::AGAIN)),
+            Just(Err(Errno::INVAL)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn no_byte_is_skipped_and_none_is_claimed_that_was_not_read(
+            blocks in 1..40u64,
+            tail in 0..BLOCK,
+            attempts in prop::collection::vec(attempt(), 1..60),
+        ) {
+            let file = tempfile::tempfile().unwrap();
+            file.set_len(1 << 20).unwrap();
+            let memory = Arc::new(Mapping::shared(&file, 1 << 20).unwrap());
+            let source = Arc::new(SourceFile::with_direct(file, None));
+            let bytes = BLOCK..BLOCK + blocks * BLOCK + tail;
+            let mut piece =
+                Piece::new(JobId::default(), Class::Demand, source, memory, bytes.clone(), 0, Instant::now());
+            let mut modes = vec![Mode::Cached];
+            for result in attempts {
+                let mode = match piece.route {
+                    Route::Any => Mode::Cached,
+                    Route::Device if piece.bytes.start.is_multiple_of(BLOCK) => Mode::Direct,
+                    Route::Device => panic!("{:?} can no longer be read directly", piece.bytes),
+                    Route::Buffered => Mode::Buffered,
+                };
+                modes.push(mode);
+                let (before, given) = (piece.bytes.start, *result.as_ref().unwrap_or(&0));
+                let read = result.map(|read| read.min(piece.len()));
+                let whole = read == Ok(piece.len());
+                let verdict = piece.judge(mode, read);
+                prop_assert!(piece.bytes.start <= before + given as u64);
+                prop_assert_eq!(piece.bytes.end, bytes.end);
+                prop_assert_eq!(piece.bytes.start - bytes.start, piece.at as u64);
+                prop_assert_eq!(verdict == Verdict::Complete, whole);
+                if !matches!(verdict, Verdict::Again(_)) {
+                    break;
+                }
+            }
+            let rank = |mode: &Mode| *mode as u8;
+            prop_assert!(modes.is_sorted_by_key(rank), "no way that was given up is tried again: {:?}", modes);
+        }
+    }
+}

@@ -21,7 +21,7 @@ pub(crate) fn run(
     waker: Arc<Waker>,
     report: SyncSender<std::io::Result<()>>,
 ) {
-    let mut ring = match Ring::new(depth, waker) {
+    let mut ring = match Ring::<Piece>::new(depth, waker) {
         Ok(ring) => ring,
         Err(error) => {
             let _ = report.send(Err(error));
@@ -31,8 +31,9 @@ pub(crate) fn run(
     let _ = report.send(Ok(()));
     let mut in_trouble = false;
     loop {
-        for (read, result) in ring.completed() {
-            let piece: Piece = read.token;
+        for (Read { token: piece, file, memory, .. }, result) in ring.completed() {
+            // Whoever is told holds the memory alone.
+            drop((file, memory));
             let result = piece.source.outcome(&piece, result);
             shared.settle(piece, Mode::Direct, result);
         }

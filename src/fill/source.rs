@@ -36,12 +36,14 @@ impl SourceFile {
     /// whatever its name leads to by now. Where that is not allowed or not supported, reads are buffered.
     pub fn new(file: File) -> Self {
         let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        // Not O_NONBLOCK: io_uring would then give up on filesystems that it has to wait for.
+        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
         let direct = rustix::fs::open(again, flags, FileMode::empty()).ok();
         Self::with_direct(file, direct)
     }
 
-    /// As [`SourceFile::new`], with a descriptor of the same file that was opened with O_DIRECT, or none.
+    /// As [`SourceFile::new`], with a descriptor of the same file that was opened with O_DIRECT and without
+    /// O_NONBLOCK, or none.
     pub fn with_direct(file: File, direct: Option<OwnedFd>) -> Self {
         let align = match &direct {
             Some(direct) => direct_alignment(direct),

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use super::extents::Begin;
 use super::waiters::Waiter;
 use super::{Generation, Store, bypass};
-use crate::extent::{Window, plan};
+use crate::extent::{Plan, Window, plan};
 use crate::fill::{Class, Engine, EngineError, FillError, Job, Storage};
 use crate::format::{self, Bytes, TensorMap};
 use crate::ids::ExtentIndex;
@@ -17,6 +17,9 @@ use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
 /// A tensor up to this is read whole when it is touched; beyond it, what follows is read ahead. Sixteen requests of the
 /// engine and more: the queue of a fast device stays full.
 const WINDOW: Window = Window { demand: 32 << 20, ahead: 64 << 20 };
+
+/// Bytes from which a file shows what its device is like.
+const TELLING: u64 = 64 << 20;
 
 /// Extents in one job of the engine.
 const JOB: ExtentIndex = 2;
@@ -52,20 +55,47 @@ impl Store {
     }
 
     /// Starts to fill what a read of `range` needs and what is likely to follow.
-    pub(super) fn bring(self: &Arc<Self>, generation: &Arc<Generation>, range: &Range<u64>) {
+    pub(super) fn bring(self: &Arc<Self>, generation: &Arc<Generation>, range: &Range<u64>, kind: UseKind) {
         let needed = extents_of(range);
-        let planned = match self.tensors(generation) {
-            Some(map) => plan(map, range.clone(), &[], WINDOW),
-            None => plan(&TensorMap::opaque(generation.size), range.clone(), &[], WINDOW),
-        };
-        self.fill(generation, std::slice::from_ref(&needed), Class::Demand);
-        self.fill(generation, &planned.demand, Class::OpenWait);
-        self.fill(generation, &planned.prefetch, Class::Prefetch);
+        self.fill(generation, std::slice::from_ref(&needed), Class::Demand, kind);
+        if !generation.filling_whole.load(Ordering::Relaxed) {
+            let planned = self.plan(generation, Some(range), WINDOW);
+            self.fill(generation, &planned.demand, Class::OpenWait, kind);
+            self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
+        }
     }
 
-    /// Fills what is missing of the whole file as far as the policy admits it.
-    pub fn complete(self: &Arc<Self>, generation: &Arc<Generation>, class: Class) {
-        self.fill(generation, &[0..generation.extents.count()], class);
+    /// Starts to fill the whole file, in the order in which it was read last time.
+    pub(super) fn fill_whole(self: &Arc<Self>, generation: &Arc<Generation>) {
+        let everything = Window { demand: WINDOW.demand, ahead: generation.size };
+        let planned = self.plan(generation, None, everything);
+        let all = [0..generation.extents.count()];
+        let whole = self.fill(generation, &planned.demand, Class::Prefetch, UseKind::Load)
+            & self.fill(generation, &planned.prefetch, Class::Prefetch, UseKind::Load)
+            // What lies between the tensors.
+            & self.fill(generation, &all, Class::Prefetch, UseKind::Load);
+        generation.filling_whole.store(whole, Ordering::Relaxed);
+    }
+
+    /// What a touch of `range` asks for; without one, what a load of the whole file does.
+    fn plan(self: &Arc<Self>, generation: &Arc<Generation>, range: Option<&Range<u64>>, window: Window) -> Plan {
+        let Some(map) = self.tensors(generation) else {
+            let touch = range.map_or(0..1, Range::clone);
+            return plan(&TensorMap::opaque(generation.size), touch, &[], window);
+        };
+        let learned = generation.learned.get_or_init(|| self.memory.order(generation));
+        let first = || {
+            let tensors = map.tensors();
+            let first = learned.first().and_then(|index| tensors.get(*index as usize)).or(tensors.first());
+            first.map_or(0..1, |tensor| tensor.bytes.start..tensor.bytes.start + 1)
+        };
+        plan(map, range.map_or_else(first, Range::clone), learned, window)
+    }
+
+    /// Fills what is missing of the whole file as far as the policy admits it: somebody waits for all of it.
+    pub fn complete(self: &Arc<Self>, generation: &Arc<Generation>) {
+        self.register(generation);
+        self.fill(generation, &[0..generation.extents.count()], Class::OpenWait, UseKind::Load);
     }
 
     /// Calls `then` when none of `extents` is being filled: at once, on this thread, if that is so already. Fills of a
@@ -87,16 +117,22 @@ impl Store {
         waiter.settle();
     }
 
-    /// Starts to fill those of `extents` that are absent and that nobody fills yet.
-    fn fill(self: &Arc<Self>, generation: &Arc<Generation>, extents: &[Range<ExtentIndex>], class: Class) {
+    /// Starts to fill those of `extents` that are absent and that nobody fills yet. Whether all of them are admitted.
+    fn fill(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extents: &[Range<ExtentIndex>],
+        class: Class,
+        kind: UseKind,
+    ) -> bool {
         let started = claim(generation, extents, |extent| self.bypass.holds(generation.id, extent));
         if started.is_empty() {
-            return;
+            return true;
         }
         let (file, now) = (generation.file_id(), self.now());
         let decision = {
             let mut residency = self.residency.lock();
-            let decision = residency.want(file, &started, UseKind::Load, self.room(), now);
+            let decision = residency.want(file, &started, kind, self.room(), now);
             // Under the same lock as the decision: the next one sees what this one has taken.
             self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
             decision
@@ -118,6 +154,7 @@ impl Store {
                 None => self.give_up(generation, &(extent..extent + 1)),
             }
         }
+        decision.bypass.is_empty()
     }
 
     /// Reads admitted extents into the arena. They are counted as occupied already.
@@ -134,6 +171,7 @@ impl Store {
                 return self.give_up(generation, &extents);
             }
         };
+        let ticket = (class == Class::Prefetch).then(|| generation.prefetch_ticket());
         let mut start = extents.start;
         while start < extents.end {
             let run = start..(start + JOB).min(extents.end);
@@ -146,7 +184,7 @@ impl Store {
                 bytes,
                 memory: arena.mapping(),
                 class,
-                ticket: None,
+                ticket: ticket.clone(),
                 done: Box::new(move |result| store.landed(&filled, done_run, result)),
             });
             if class != Class::Demand {
@@ -251,19 +289,29 @@ impl Store {
     fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
         let device = generation.identity().device;
         let mut engines = self.engines.lock();
-        if let Some(engine) = engines.get(&device) {
+        // A small file does not show how its device seeks: then the next larger one is tried.
+        let telling = generation.size >= TELLING;
+        if let Some((engine, known)) = engines.get(&device)
+            && (*known || !telling)
+        {
             return Ok(engine.clone());
         }
-        let storage = Storage::of(&generation.source);
+        let storage = if telling { Storage::of(&generation.source) } else { Storage::Fast };
+        if let Some((engine, known)) = engines.get_mut(&device)
+            && storage == Storage::Fast
+        {
+            *known = true;
+            return Ok(engine.clone());
+        }
         tracing::info!(device, ?storage, engine = self.engine_kind(), "reading from a new device");
         let engine = Engine::start(self.engine_choice, storage)?;
-        engines.insert(device, engine.clone());
+        engines.insert(device, (engine.clone(), telling));
         Ok(engine)
     }
 
     /// Bytes per second that the device of a generation has lately delivered.
     pub fn speed(&self, generation: &Generation) -> Option<u64> {
-        self.engines.lock().get(&generation.identity().device)?.counters().bytes_per_second
+        self.engines.lock().get(&generation.identity().device)?.0.counters().bytes_per_second
     }
 }
 

@@ -9,10 +9,11 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 
 use super::extents::Extents;
+use super::memory::Course;
 use super::touched::Touched;
 use super::waiters::Waiters;
 use crate::arena::ArenaFile;
-use crate::fill::{Engine, JobId, SourceFile};
+use crate::fill::{Cancel, Engine, JobId, SourceFile};
 use crate::format::TensorMap;
 use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::units::{extent_bytes, extent_count};
@@ -35,6 +36,16 @@ pub struct Generation {
     pub(super) parsing: AtomicBool,
     /// The engine's jobs for extents that nobody waited for when they were submitted.
     jobs: Mutex<HashMap<ExtentIndex, (JobId, Engine)>>,
+    /// Opens that last.
+    courses: Mutex<Vec<Arc<Course>>>,
+    /// Some open of those that last loads the whole file, as far as is known.
+    pub(super) loaded: AtomicBool,
+    /// All of it is present or on its way.
+    pub(super) filling_whole: AtomicBool,
+    /// The order in which its tensors were read last time.
+    pub(super) learned: OnceLock<Vec<u32>>,
+    /// Why it is being filled ahead of its readers.
+    prefetch: Mutex<Option<Arc<Cancel>>>,
     /// The store's count of occupied extents.
     occupied: Arc<AtomicU64>,
     identity: Mutex<SourceIdentity>,
@@ -72,6 +83,11 @@ impl Generation {
             tensors: OnceLock::new(),
             parsing: AtomicBool::new(false),
             jobs: Mutex::default(),
+            courses: Mutex::default(),
+            loaded: AtomicBool::new(false),
+            filling_whole: AtomicBool::new(false),
+            learned: OnceLock::new(),
+            prefetch: Mutex::default(),
             occupied,
             identity: Mutex::new(identity),
             dead: AtomicBool::new(false),
@@ -166,6 +182,30 @@ impl Generation {
 
     pub(super) fn job_of(&self, extent: ExtentIndex) -> Option<(JobId, Engine)> {
         self.jobs.lock().get(&extent).cloned()
+    }
+
+    pub(super) fn begin_course(&self, course: &Arc<Course>) {
+        self.courses.lock().push(Arc::clone(course));
+    }
+
+    pub(super) fn end_course(&self, course: &Arc<Course>) {
+        self.courses.lock().retain(|other| !Arc::ptr_eq(other, course));
+    }
+
+    pub(super) fn courses(&self) -> Vec<Arc<Course>> {
+        self.courses.lock().clone()
+    }
+
+    /// The reason for filling ahead: it goes with the last open.
+    pub(super) fn prefetch_ticket(&self) -> Arc<Cancel> {
+        Arc::clone(self.prefetch.lock().get_or_insert_with(Cancel::new))
+    }
+
+    pub(super) fn cancel_prefetch(&self) {
+        if let Some(ticket) = self.prefetch.lock().take() {
+            ticket.cancel();
+            self.filling_whole.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Whether the source file has no name left.

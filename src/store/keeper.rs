@@ -13,11 +13,14 @@ use super::waiters::Then;
 use super::{Generation, Store};
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
-use crate::residency::Victim;
+use crate::residency::{UseKind, Victim};
 use crate::units::EXTENT_SIZE;
 
 /// How often it looks around unasked.
 const TICK: Duration = Duration::from_millis(200);
+
+/// How often what was learned is written down.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 enum Task {
     /// Evict these, then fill those.
@@ -222,6 +225,10 @@ impl Store {
                 self.invalidate(identity.device, identity.inode);
             }
         }
+        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
+            self.saved.store(self.milliseconds(), Ordering::Relaxed);
+            self.memory.save();
+        }
         self.count_client_held();
         let taken = self.taken();
         if taken >= self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
@@ -242,8 +249,8 @@ impl Store {
     pub(super) fn drain_touched(&self, generation: &Generation) {
         let touched = generation.touched.take();
         if !touched.is_empty() {
-            let file = generation.file_id();
-            self.residency.lock().touched(file, &touched, crate::residency::UseKind::Load, self.now());
+            let kind = if generation.loaded.load(Ordering::Relaxed) { UseKind::Load } else { UseKind::Unknown };
+            self.residency.lock().touched(generation.file_id(), &touched, kind, self.now());
         }
     }
 

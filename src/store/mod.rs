@@ -12,6 +12,7 @@ mod extents;
 mod filling;
 mod generation;
 mod keeper;
+mod memory;
 mod opening;
 mod read;
 mod report;
@@ -19,6 +20,7 @@ mod touched;
 mod waiters;
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
@@ -28,7 +30,7 @@ use parking_lot::Mutex;
 
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
-pub use opening::Opened;
+pub use opening::{ASSUMED_SPEED, Opened};
 pub use report::{IoReport, RamReport};
 
 use crate::arena::{Arena, Pages};
@@ -40,6 +42,7 @@ use crate::units::EXTENT_SIZE;
 use background::Background;
 use bypass::Bypass;
 use keeper::Keeper;
+use memory::Memory;
 use report::Counters;
 
 /// Files smaller than this are left to the kernel.
@@ -58,6 +61,8 @@ pub struct StoreConfig {
     /// Percent of the budget.
     pub low_watermark: u8,
     pub engine: EngineChoice,
+    /// Where what is learned of opens is kept, if it is to outlive the store.
+    pub history: Option<PathBuf>,
 }
 
 /// Told when a generation became complete, or stopped being so.
@@ -68,13 +73,14 @@ type SourceFileKey = (u64, u64);
 pub struct Store {
     config: StoreConfig,
     arena: Arena,
-    /// By the device that a source lies on.
-    engines: Mutex<HashMap<u64, Engine>>,
+    /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
+    engines: Mutex<HashMap<u64, (Engine, bool)>>,
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
     background: Background,
     keeper: Keeper,
     residency: Mutex<Residency>,
+    memory: Memory,
     /// The current generation of each source file that is open or has something in the arena.
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
@@ -86,6 +92,8 @@ pub struct Store {
     /// Bytes of dropped generations that clients still hold.
     client_held: AtomicU64,
     counters: Counters,
+    /// Milliseconds, when what was learned was written down last.
+    saved: AtomicU64,
     started: Instant,
     listener: OnceLock<Listener>,
 }
@@ -107,13 +115,18 @@ impl Store {
             background: Background::start(4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Residency::new(PolicyKind::Mru, low)),
+            memory: Memory::open(config.history.clone()),
             generations: Mutex::default(),
-            headers: Cache::builder().weigher(|_, map: &Arc<TensorMap>| weight(map)).max_capacity(16 << 20).build(),
+            headers: Cache::builder()
+                .weigher(|_, map: &Arc<TensorMap>| map.heap_bytes().try_into().unwrap_or(u32::MAX))
+                .max_capacity(16 << 20)
+                .build(),
             next_generation: AtomicU64::new(1),
             ended: Mutex::default(),
             occupied: Arc::default(),
             client_held: AtomicU64::new(0),
             counters: Counters::default(),
+            saved: AtomicU64::new(0),
             started: Instant::now(),
             listener: OnceLock::new(),
             config,
@@ -133,10 +146,11 @@ impl Store {
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
         self.keeper.stop();
-        for (_, engine) in self.engines.lock().drain() {
+        for (_, (engine, _)) in self.engines.lock().drain() {
             engine.shutdown();
         }
         self.background.stop();
+        self.memory.save();
     }
 
     /// What the arena is made of.
@@ -200,9 +214,4 @@ fn usable(choice: EngineChoice) -> Result<EngineChoice, EngineError> {
     let choice = if tried.kind() == "io_uring" { EngineChoice::Uring } else { EngineChoice::Threads };
     tried.shutdown();
     Ok(choice)
-}
-
-fn weight(map: &TensorMap) -> u32 {
-    let tensors: usize = map.tensors().iter().map(|tensor| 64 + tensor.name.len() + tensor.shape.len() * 8).sum();
-    (128 + tensors).try_into().unwrap_or(u32::MAX)
 }

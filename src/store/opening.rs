@@ -1,29 +1,41 @@
 //! Opens, and what an open file holds.
 
 use std::collections::hash_map::Entry;
+use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::SystemTime;
 
+use super::memory::Course;
 use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
 use crate::ids::{GenerationId, SourceIdentity, Timestamp};
+use crate::predict::{Access, Expectation, OpenKind};
 use crate::residency::{RefetchCost, UseKind};
 
 /// Extents are numbered with 32 bits. Larger files exist only as holes.
 const LARGEST_MODEL: u64 = 1 << 52;
 
 /// What the policy assumes of a source that nothing was read from yet: a middling solid-state disk, in bytes/s.
-const ASSUMED_SPEED: u64 = 1 << 30;
+pub const ASSUMED_SPEED: u64 = 1 << 30;
 
 /// An open file whose content the store may keep.
 #[derive(Debug)]
 pub struct Opened {
     pub generation: Arc<Generation>,
     store: Arc<Store>,
-    /// Tensor data was read through this handle, so the policy knows of it.
-    pub(super) loads: AtomicBool,
+    course: Arc<Course>,
+    /// Somebody reads through it: it counts as an open.
+    begun: AtomicBool,
+    /// What the policy was told of it: one of the constants below.
+    told: AtomicU8,
 }
+
+/// Only names and shapes were read so far.
+const NOTHING: u8 = 0;
+/// Tensor data is read, by something that may be a scan.
+const UNKNOWN: u8 = 1;
+const LOAD: u8 = 2;
 
 impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -56,7 +68,8 @@ impl Store {
         if let Some(replaced) = replaced {
             self.end(&replaced);
         }
-        Some(Opened { generation, store: Arc::clone(self), loads: AtomicBool::new(false) })
+        let (course, store) = (Course::new(), Arc::clone(self));
+        Some(Opened { generation, store, course, begun: AtomicBool::new(false), told: AtomicU8::new(NOTHING) })
     }
 
     /// The generation that is kept for content of this identity, if there is one.
@@ -94,22 +107,16 @@ impl Store {
         Some(held)
     }
 
-    /// Whether this open is likely to load the whole file.
+    /// Whether this open is expected to load the whole file.
     pub fn expects_load(&self, opened: &Opened) -> bool {
-        // Part of it is there because somebody loaded it: who opens it again is likely to do the same.
-        opened.generation.extents.present() > 0
+        self.memory.expect(&opened.generation, &opened.course) == Expectation::WholeLoad
     }
 
-    /// The first tensor data of an open file is read: the policy hears of a use.
-    pub(super) fn loads(&self, opened: &Opened) {
-        if opened.loads.swap(true, Ordering::Relaxed) {
-            return;
-        }
-        let file = opened.generation.file_id();
-        let speed = self.speed(&opened.generation).unwrap_or(ASSUMED_SPEED);
-        let mut residency = self.residency.lock();
-        residency.register(file, opened.generation.size, RefetchCost::from_bytes_per_second(speed));
-        residency.opened(file, UseKind::Load);
+    /// Makes a generation known to the policy: from here on its bytes may be kept.
+    pub(super) fn register(&self, generation: &Generation) {
+        let speed = self.speed(generation).unwrap_or(ASSUMED_SPEED);
+        let cost = RefetchCost::from_bytes_per_second(speed);
+        self.residency.lock().register(generation.file_id(), generation.size, cost);
     }
 
     /// Takes a generation that is no longer current out of use. What of it nobody looks at is freed.
@@ -130,13 +137,81 @@ impl Store {
     }
 }
 
+impl Opened {
+    /// From here on it is read, and counts as an open.
+    pub fn begin(&self) {
+        if !self.begun.swap(true, Ordering::Relaxed) {
+            self.generation.begin_course(&self.course);
+            // Its header is wanted in a moment.
+            self.store.tensors(&self.generation);
+        }
+    }
+
+    /// Takes in a read before it is served. Returns what the policy may take it for; `None` as long as only names and
+    /// shapes were read.
+    pub(super) fn reads(&self, bytes: &Range<u64>, access: Access) -> Option<UseKind> {
+        self.course.touch(&self.generation, bytes.clone(), access);
+        match self.told.load(Ordering::Relaxed) {
+            NOTHING if self.store.is_header(&self.generation, bytes.start) => None,
+            NOTHING => Some(self.first_data()),
+            UNKNOWN => Some(UseKind::Unknown),
+            _ => Some(UseKind::Load),
+        }
+    }
+
+    fn first_data(&self) -> UseKind {
+        if self.told.compare_exchange(NOTHING, UNKNOWN, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            self.store.register(&self.generation);
+            self.store.residency.lock().opened(self.generation.file_id(), UseKind::Unknown);
+        }
+        self.reconsider();
+        if self.told.load(Ordering::Relaxed) == LOAD { UseKind::Load } else { UseKind::Unknown }
+    }
+
+    /// Looks again at what an open that may be a scan comes to: a load of the whole file begins to be filled at once.
+    pub(super) fn reconsider(&self) {
+        if self.told.load(Ordering::Relaxed) != UNKNOWN || !self.store.expects_load(self) {
+            return;
+        }
+        if self.told.compare_exchange(UNKNOWN, LOAD, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            let file = self.generation.file_id();
+            tracing::debug!(%file, "a load of the whole file begins");
+            self.store.residency.lock().opened(file, UseKind::Load);
+            self.generation.loaded.store(true, Ordering::Relaxed);
+            self.store.fill_whole(&self.generation);
+        }
+    }
+
+    fn end(&self) {
+        if !self.begun.load(Ordering::Relaxed) {
+            return;
+        }
+        self.generation.end_course(&self.course);
+        let (kind, is_use) = self.store.memory.ended(&self.generation, &self.course);
+        tracing::debug!(file = %self.generation.file_id(), ?kind, is_use, "an open has ended");
+        if self.told.load(Ordering::Relaxed) == NOTHING {
+            return;
+        }
+        self.store.drain_touched(&self.generation);
+        let kind = match kind {
+            OpenKind::HeaderPeek => UseKind::HeaderPeek,
+            OpenKind::HashScan if !is_use => UseKind::Scan,
+            _ => UseKind::Load,
+        };
+        self.store.residency.lock().closed(self.generation.file_id(), UseKind::Unknown, kind, self.store.now());
+    }
+}
+
 impl Drop for Opened {
     fn drop(&mut self) {
+        self.end();
         let generation = &self.generation;
-        if self.loads.load(Ordering::Relaxed) {
-            self.store.drain_touched(generation);
+        if generation.handles.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
         }
-        if generation.handles.fetch_sub(1, Ordering::AcqRel) != 1 || generation.extents.occupied() {
+        generation.cancel_prefetch();
+        generation.loaded.store(false, Ordering::Relaxed);
+        if generation.extents.occupied() {
             return;
         }
         // Nothing is kept of it and nobody has it open: it takes no memory either.

@@ -13,6 +13,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::extents::Pinned;
 use super::{Generation, Opened, ReadError, Store, bypass};
 use crate::fill::{Class, SourceFile};
+use crate::predict::Access;
+use crate::residency::UseKind;
 use crate::units::{extent_bytes, extents_of};
 
 thread_local! {
@@ -29,7 +31,7 @@ impl Store {
     /// Answers with the bytes of `range`, fewer at the end of the file: now, on this thread, if they are in memory;
     /// later, on another, if they have to be read first. The bytes are those of the generation, or where the source
     /// has changed since it was opened, the source's own.
-    pub fn read<R>(self: &Arc<Self>, opened: &Arc<Opened>, range: Range<u64>, reply: R)
+    pub fn read<R>(self: &Arc<Self>, opened: &Arc<Opened>, range: Range<u64>, access: Access, reply: R)
     where
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
@@ -42,9 +44,7 @@ impl Store {
         if range.is_empty() {
             return reply(Ok(&[]));
         }
-        if !opened.loads.load(Ordering::Relaxed) && !self.is_header(generation, range.start) {
-            self.loads(opened);
-        }
+        let kind = opened.reads(&range, access);
         let extents = extents_of(&range);
         if let Some(_pinned) = generation.extents.pin(extents.clone()) {
             let is_new = generation.touched.add(extents);
@@ -52,16 +52,21 @@ impl Store {
             let arena = generation.arena().expect("present extents have an arena file");
             reply(Ok(arena.bytes(range.clone())));
             // Once an extent: the window moves on before the reader comes to its end.
-            if is_new && !generation.extents.is_complete() && opened.loads.load(Ordering::Relaxed) {
-                self.bring(generation, &range);
+            if is_new
+                && !generation.extents.is_complete()
+                && let Some(kind) = kind
+            {
+                opened.reconsider();
+                self.bring(generation, &range, kind);
             }
             return;
         }
-        if !opened.loads.load(Ordering::Relaxed) {
+        let Some(kind) = kind else {
             // Only names and shapes so far: a thousand files are looked at like this without loading one.
             return self.read_source(&generation.source, range, reply);
-        }
-        self.read_missing(opened, range, reply);
+        };
+        opened.reconsider();
+        self.read_missing(opened, range, kind, reply);
     }
 
     /// Answers with the source's bytes as they are now. Nothing is kept.
@@ -105,13 +110,13 @@ impl Store {
         });
     }
 
-    fn read_missing<R>(self: &Arc<Self>, opened: &Arc<Opened>, range: Range<u64>, reply: R)
+    fn read_missing<R>(self: &Arc<Self>, opened: &Arc<Opened>, range: Range<u64>, kind: UseKind, reply: R)
     where
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let generation = &opened.generation;
         generation.touched.add(extents_of(&range));
-        self.bring(generation, &range);
+        self.bring(generation, &range, kind);
         let (store, waited) = (Arc::clone(self), Arc::clone(generation));
         let extents = extents_of(&range);
         self.when_settled(generation, extents, Class::Demand, move || store.serve(&waited, range, reply));

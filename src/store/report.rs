@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Store;
-use crate::fill::Engine;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -56,7 +55,7 @@ impl Store {
     }
 
     pub fn io_report(&self) -> IoReport {
-        let engines: Vec<_> = self.engines.lock().values().map(Engine::counters).collect();
+        let engines: Vec<_> = self.engines.lock().values().map(|(engine, _)| engine.counters()).collect();
         let filled: u64 = engines.iter().map(|counters| counters.source_read_bytes).sum();
         IoReport {
             engine: self.engine_kind(),

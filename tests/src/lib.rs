@@ -1,1 +1,22 @@
-//! Shared by the tests: a mount that cleans up after itself, and the programs under test.
+//! Shared by the tests: a mount that cleans up after itself, test data that knows what it should be, a plain folder
+//! to compare with, and processes that act on files as somebody else.
+//!
+//! Everything here treats `weightfs` as a black box: it runs the built program and looks at files and at `status`.
+//! Set `WEIGHTFS_BIN` to test another binary than the one that cargo built beside the tests.
+
+pub mod actor;
+pub mod compare;
+pub mod data;
+pub mod locks;
+pub mod maps;
+pub mod mount;
+pub mod pages;
+pub mod python;
+pub mod requirements;
+pub mod status;
+pub mod system;
+
+pub use actor::Actor;
+pub use compare::Pair;
+pub use mount::Mount;
+pub use status::Status;

@@ -3,7 +3,12 @@
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
+use tracing::Level;
+use tracing_subscriber::Layer;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 use weightfs_mount::daemon;
 
 use super::launch::READY;
@@ -41,7 +46,11 @@ pub fn in_background(plan: Plan) -> Result<(), Failure> {
 }
 
 fn serve(plan: Plan, log: BoxMakeWriter, ready: impl FnOnce()) -> Result<(), Failure> {
-    tracing_subscriber::fmt().with_writer(log).with_max_level(plan.log_level).with_ansi(false).init();
+    // The FUSE library's own words about every request are for its developers.
+    let library = plan.log_level.min(Level::INFO);
+    let filter = Targets::new().with_default(plan.log_level).with_target("fuser", library);
+    let layer = tracing_subscriber::fmt::layer().with_writer(log).with_ansi(false);
+    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
     plan.runtime.prepare().map_err(|error| Failure::new(Exit::Failed, &error))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = ?plan.settings, "starting");
     let served = daemon::run(plan.settings, |_| {

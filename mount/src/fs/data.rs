@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, SeekFrom};
 use rustix::io::Errno;
+use weightfs::predict::Access;
 use weightfs::store::ReadError;
 
 use super::Fs;
@@ -21,7 +22,7 @@ pub trait Reply: FnOnce(Result<&[u8], ReadError>) + Send + 'static {}
 impl<F: FnOnce(Result<&[u8], ReadError>) + Send + 'static> Reply for F {}
 
 impl Fs {
-    pub fn read(&self, handle: u64, range: Range<u64>, reply: impl Reply) {
+    pub fn read(&self, handle: u64, range: Range<u64>, access: Access, reply: impl Reply) {
         let file = match self.handles.file(handle) {
             Ok(file) => file,
             Err(_) => return reply(Err(ReadError::Source { offset: range.start, errno: Errno::BADF.raw_os_error() })),
@@ -32,7 +33,7 @@ impl Fs {
                     self.look_again(&file);
                 }
                 match opened.get() {
-                    Some(opened) => self.store.read(opened, range, reply),
+                    Some(opened) => self.store.read(opened, range, access, reply),
                     None => self.store.read_source(&file.source, range, reply),
                 }
             }
@@ -53,6 +54,7 @@ impl Fs {
             && let Content::Stream(opened) = &file.content
             && let Some(found) = self.store.open(&file.source)
         {
+            found.begin();
             // Another thread may have been as quick: then its find is as good.
             let _ = opened.set(Arc::new(found));
         }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use weightfs::fill::{Class, SourceFile};
-use weightfs::store::{Generation, Opened};
+use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
 use super::{Caller, Fs};
 use crate::attr::Entry;
@@ -62,7 +62,7 @@ impl Fs {
                 });
                 let late = Arc::clone(&then);
                 self.store.after(self.options.open_wait, move || late());
-                self.store.complete(&generation, Class::OpenWait);
+                self.store.complete(&generation);
                 self.store.when_settled(&generation, all, Class::OpenWait, move || then());
             }
             Err(error) => reply(Err(error)),
@@ -142,7 +142,7 @@ impl Fs {
             expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
             missing,
             room: missing <= self.store.room(),
-            speed: generation.and_then(|generation| self.store.speed(generation)),
+            speed: generation.and_then(|generation| self.store.speed(generation)).unwrap_or(ASSUMED_SPEED),
             open_wait: self.options.open_wait,
         }
     }
@@ -160,7 +160,10 @@ impl Fs {
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
         self.counters.stream.fetch_add(1, Ordering::Relaxed);
-        let content = opened.map_or_else(OnceLock::new, |opened| OnceLock::from(Arc::new(opened)));
+        let content = opened.map_or_else(OnceLock::new, |opened| {
+            opened.begin();
+            OnceLock::from(Arc::new(opened))
+        });
         Ok(OpenReply { handle: self.add_file(open, Content::Stream(content))?, mode: OpenMode::Direct })
     }
 

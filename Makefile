@@ -1,0 +1,60 @@
+# make demo | test | bench | build | clean. On a new machine, run it as root: it installs what is missing and says so.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := build
+
+# Where rustup puts it, when it is not on the search path (yet).
+CARGO ?= $(or $(shell command -v cargo),$(HOME)/.cargo/bin/cargo)
+PYTHON ?= python3
+VENV := .venv
+# The library of the demo, in MiB; or MODELS=/path to your own.
+DEMO_MB ?= 768
+MODELS ?=
+# Mounted tests at a time. They share the cores with the daemons that they start.
+TEST_THREADS ?= 2
+
+.PHONY: build release test unit mounted demo bench venv tools clean
+
+build: tools
+	$(CARGO) build --workspace --all-targets
+
+release: tools
+	$(CARGO) build --release -p weightfs-cli
+
+test: unit mounted
+
+# Everything that needs no mount.
+unit: tools
+	$(CARGO) test --workspace --exclude weightfs-tests
+
+# The program itself, mounted. They test the program that is built, and so it is built first.
+mounted: tools venv
+	$(CARGO) build -p weightfs-cli
+	$(CARGO) test -p weightfs-tests -- --test-threads=$(TEST_THREADS)
+
+demo: release venv
+	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \
+		--megabytes $(DEMO_MB) $(if $(MODELS),--models "$(MODELS)")
+
+bench: release venv
+	$(CARGO) build --release -p weightfs-benches
+	@if [ -x target/release/weightfs-bench ]; then target/release/weightfs-bench; \
+	else echo "weightfs-benches has no program yet: see benches/"; exit 1; fi
+
+# Clients for the tests and the demo. Made again when what they need has changed.
+venv: $(VENV)/.made
+
+$(VENV)/.made: tests/requirements.txt tests/requirements-no-deps.txt | tools
+	@echo "Making $(VENV) with the clients of tests and demo"
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -r tests/requirements.txt
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/requirements-no-deps.txt
+	touch $@
+
+tools:
+	@CARGO="$(CARGO)" PYTHON="$(PYTHON)" .ci/tools
+
+clean:
+	$(CARGO) clean
+	rm -rf $(VENV)

@@ -1,0 +1,116 @@
+//! A mapping of a resident file is never changed: it outlives close, eviction, replacement, and the mount.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+use nix::mount::{MntFlags, umount2};
+use weightfs_tests::Mount;
+use weightfs_tests::data;
+use weightfs_tests::maps::{Map, MapKind};
+use weightfs_tests::requirements::skip;
+use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
+
+use crate::{MIB, PATIENCE, can_mount, make_resident};
+
+const SIZE: u64 = 12 * MIB;
+
+#[test]
+fn mappings_outlive_everything() {
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    for (seed, name) in ["held", "x", "y", "z"].iter().enumerate() {
+        data::write_file(&source.path().join(format!("{name}.safetensors")), seed as u64, SIZE);
+    }
+    let_files_settle();
+    let mut mount = Mount::start(source.path(), &["--ram", "32M"]);
+    if !mount.status().passthrough() {
+        skip("the kernel or this user cannot do FUSE passthrough");
+        return;
+    }
+    make_resident(&mount, "held.safetensors", SIZE);
+    let path = mount.join("held.safetensors");
+    let maps = [MapKind::Private, MapKind::Shared]
+        .map(|kind| Map::new(&File::open(&path).expect("open"), SIZE as usize, kind).expect("map"));
+    let open = File::open(&path).expect("open");
+    let check = |what: &str| {
+        for map in &maps {
+            assert_eq!(data::check(0, 0, &map.to_vec()), Ok(()), "{what}: a mapping");
+        }
+        let mut found = vec![0; SIZE as usize];
+        open.read_exact_at(&mut found, 0).unwrap_or_else(|error| panic!("{what}: an open file: {error}"));
+        assert_eq!(data::check(0, 0, &found), Ok(()), "{what}: an open file");
+    };
+    check("resident");
+
+    for round in 0..3 {
+        for (seed, name) in [(1, "x"), (2, "y"), (3, "z")] {
+            let found = fs::read(mount.join(&format!("{name}.safetensors"))).expect("read");
+            assert_eq!((found.len() as u64, data::check(seed, 0, &found)), (SIZE, Ok(())), "round {round}");
+        }
+    }
+    check("after reclaim");
+
+    File::options()
+        .write(true)
+        .open(&path)
+        .and_then(|f| f.write_all_at(&data::bytes(40, 0, SIZE as usize), 0))
+        .expect("write");
+    check("overwritten through the mount");
+    let found = fs::read(&path).expect("read");
+    assert_eq!(data::check(40, 0, &found), Ok(()), "a new open sees the new content");
+
+    File::options()
+        .write(true)
+        .open(source.path().join("held.safetensors"))
+        .and_then(|f| f.set_len(100))
+        .expect("truncate");
+    check("truncated behind the mount");
+    assert_eq!(fs::read(&path).expect("read").len(), 100, "a new open sees the new length");
+
+    data::write_file(&mount.join(".tmp"), 41, SIZE);
+    fs::rename(mount.join(".tmp"), &path).expect("rename");
+    check("renamed over");
+    fs::remove_file(&path).expect("unlink");
+    check("unlinked");
+    assert!(mount.status().client_held() >= SIZE, "what clients hold is known: {:#}", mount.status().0);
+    let status = mount.status();
+    assert!(
+        status.resident() + status.client_held() <= status.number("/ram/budget_bytes"),
+        "and counts: {:#}",
+        status.0
+    );
+
+    drop(open);
+    umount2(mount.path(), MntFlags::MNT_DETACH).expect("umount -l");
+    mount.check_gone();
+    for map in &maps {
+        assert_eq!(data::check(0, 0, &map.to_vec()), Ok(()), "after the daemon: a mapping");
+    }
+}
+
+#[test]
+fn what_clients_held_is_freed_when_they_let_go() {
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    data::write_file(&source.path().join("held.safetensors"), 0, SIZE);
+    let_files_settle();
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    if !mount.status().passthrough() {
+        skip("the kernel or this user cannot do FUSE passthrough");
+        return;
+    }
+    make_resident(&mount, "held.safetensors", SIZE);
+    let path = mount.join("held.safetensors");
+    let map = Map::new(&File::open(&path).expect("open"), SIZE as usize, MapKind::Private).expect("map");
+    fs::remove_file(&path).expect("unlink");
+    let held = || mount.status().client_held();
+    assert!(wait_until(PATIENCE, || held() >= SIZE), "{:#}", mount.status().0);
+    assert_eq!(data::check(0, 0, &map.to_vec()), Ok(()));
+    drop(map);
+    assert!(wait_until(PATIENCE, || held() == 0), "{:#}", mount.status().0);
+    mount.stop();
+}
