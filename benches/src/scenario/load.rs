@@ -1,0 +1,204 @@
+//! Loading one model: from the plain folder, and through the mount.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use super::{Bench, Scenario};
+use crate::caches;
+use crate::data::Model;
+use crate::error::Result;
+use crate::measure::interleave;
+use crate::readers::{Loaded, Reader, Readers};
+use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Unit};
+use crate::weightfs::{Mounted, Weightfs, Work};
+
+/// What the daemon has to answer for a load that it should not notice.
+const HARDLY_ANYTHING: u64 = 1 << 20;
+
+#[derive(Clone, Copy, Debug)]
+pub struct Load {
+    pub model: Model,
+    pub reader: Reader,
+    pub native: Native,
+    pub served: Served,
+    pub bar: Option<Bar>,
+}
+
+/// The page cache before each native sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Native {
+    Empty,
+    /// As the load before has left it.
+    AsLeft,
+}
+
+/// The daemon before each sample of the mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// Just started, the page cache empty, and nothing known of the model.
+    NewUnknown,
+    /// Just started, the page cache empty, after a daemon that has seen the model being loaded twice.
+    NewKnown,
+    /// The model is in the arena, and the daemon answers each read.
+    Streamed,
+    /// The model is in the arena, and the kernel reads it there.
+    Resident,
+}
+
+impl Served {
+    fn is_new(self) -> bool {
+        matches!(self, Served::NewUnknown | Served::NewKnown)
+    }
+
+    fn options(self) -> &'static [&'static str] {
+        if self == Served::Streamed { &["--no-passthrough"] } else { &[] }
+    }
+
+    /// What is odd about a daemon that did `work` for a sample.
+    fn oddity(self, work: Work) -> Option<String> {
+        let moved = |bytes: u64| bytes > HARDLY_ANYTHING;
+        match self {
+            Served::Streamed if moved(work.source_read_bytes) => Some("the daemon read from the source".to_owned()),
+            Served::Resident if work.passthrough_opens == 0 => Some("not opened in passthrough".to_owned()),
+            Served::Resident if moved(work.served()) => Some("the daemon had to serve reads".to_owned()),
+            _ => None,
+        }
+    }
+}
+
+/// A load that is run: where the files are, and what is kept between samples.
+struct Run<'a> {
+    load: &'a Load,
+    weightfs: &'a Weightfs,
+    tensors: Vec<Range<u64>>,
+    native: PathBuf,
+    through_mount: PathBuf,
+    size: u64,
+}
+
+impl Load {
+    pub fn run(&self, bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
+        let weightfs = bench.weightfs.clone();
+        let run = Run {
+            load: self,
+            weightfs: &weightfs,
+            tensors: bench.library.tensors(self.model)?,
+            native: bench.native(self.model),
+            through_mount: bench.through_mount(self.model),
+            size: bench.size(self.model)?,
+        };
+        let mut mounted = run.prepare_mount(&mut bench.readers)?;
+        run.prepare_native(&mut bench.readers)?;
+        let pairs = {
+            let readers = std::cell::RefCell::new(&mut bench.readers);
+            interleave(
+                bench.pairs,
+                || run.native_sample(&mut readers.borrow_mut()),
+                || run.mount_sample(&mut readers.borrow_mut(), &mut mounted),
+            )?
+        };
+        if let Some(mounted) = mounted {
+            bench.verify(self.model)?;
+            mounted.unmount()?;
+        }
+        let judged = (Relation::Ratio, self.bar);
+        let mut comparison = Comparison::of(scenario.id, scenario.title, Unit::GigabytesPerSecond, judged, &pairs);
+        if self.served.is_new() {
+            let in_passthrough = comparison.work.iter().filter(|work| work.passthrough_opens > 0).count();
+            comparison.notes.push(format!("{in_passthrough} of {} cold loads ended in passthrough", pairs.len()));
+        }
+        Ok(vec![Outcome::Compared(comparison)])
+    }
+}
+
+impl<'a> Run<'a> {
+    /// Brings the mount into the state that the samples want. None where each of them mounts anew.
+    fn prepare_mount(&self, readers: &mut Readers) -> Result<Option<Mounted<'a>>> {
+        self.weightfs.forget_history()?;
+        let served = self.load.served;
+        match served {
+            Served::NewUnknown => Ok(None),
+            Served::NewKnown => {
+                for _ in 0..2 {
+                    let mounted = self.weightfs.mount(served.options())?;
+                    self.load_once(readers, &self.through_mount)?;
+                    mounted.unmount()?;
+                }
+                Ok(None)
+            }
+            Served::Streamed | Served::Resident => {
+                let mounted = self.weightfs.mount(served.options())?;
+                // The plain reader, whoever is measured: it leaves no byte out.
+                readers.load(Reader::Pread, &self.through_mount, &self.tensors)?;
+                mounted.wait_resident(self.size)?;
+                Ok(Some(mounted))
+            }
+        }
+    }
+
+    fn prepare_native(&self, readers: &mut Readers) -> Result<()> {
+        caches::drop_all()?;
+        if self.load.native == Native::AsLeft {
+            self.load_once(readers, &self.native)?;
+        }
+        Ok(())
+    }
+
+    fn native_sample(&self, readers: &mut Readers) -> Result<Sample> {
+        if self.load.native == Native::Empty {
+            caches::drop_all()?;
+        }
+        let was_cached = caches::holds(&self.native)?;
+        let loaded = self.load_once(readers, &self.native)?;
+        let oddity = match (self.load.native, self.load.reader, was_cached) {
+            (Native::Empty, _, Some(true)) => Some("the page cache had the model before a cold load"),
+            (Native::AsLeft, Reader::PreadAndDrop, Some(true)) => Some("the page cache kept what the loader dropped"),
+            (Native::AsLeft, Reader::PreadAndDrop, _) => None,
+            (Native::AsLeft, _, Some(false)) => Some("the page cache had lost some of the model before a warm load"),
+            _ => None,
+        };
+        Ok(Sample { oddity: oddity.map(str::to_owned), ..Sample::of(speed(loaded)) })
+    }
+
+    fn mount_sample(&self, readers: &mut Readers, mounted: &mut Option<Mounted<'a>>) -> Result<Sample> {
+        let served = self.load.served;
+        if served.is_new() {
+            if let Some(old) = mounted.take() {
+                old.unmount()?;
+            }
+            if served == Served::NewUnknown {
+                self.weightfs.forget_history()?;
+            }
+            *mounted = Some(self.weightfs.mount(served.options())?);
+            caches::drop_all()?;
+        }
+        let serving = mounted.as_ref().expect("mounted by the preparation or just now");
+        let before = serving.work()?;
+        let loaded = self.load_once(readers, &self.through_mount)?;
+        let work = serving.work()?.since(before);
+        Ok(Sample { value: speed(loaded), work: Some(work), oddity: served.oddity(work) })
+    }
+
+    fn load_once(&self, readers: &mut Readers, path: &Path) -> Result<Loaded> {
+        readers.load(self.load.reader, path, &self.tensors)
+    }
+}
+
+fn speed(loaded: Loaded) -> f64 {
+    loaded.bytes as f64 / 1e9 / loaded.time.as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_resident_load_that_was_served_is_odd() {
+        let passed = Work { passthrough_opens: 1, ..Work::default() };
+        assert_eq!(Served::Resident.oddity(passed), None);
+        assert!(Served::Resident.oddity(Work::default()).is_some());
+        assert!(Served::Resident.oddity(Work { served_from_ram_bytes: 2 << 20, ..passed }).is_some());
+        assert!(Served::Streamed.oddity(Work { source_read_bytes: 2 << 20, ..passed }).is_some());
+        assert_eq!(Served::NewUnknown.oddity(Work { source_read_bytes: 2 << 20, ..passed }), None);
+    }
+}
