@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 fn store(budget: u64) -> Arc<Store> {
     let config =
-        StoreConfig { budget, high_watermark: 95, low_watermark: 85, engine: EngineChoice::Auto, history: None };
+        StoreConfig { budget, high_watermark: 95, low_watermark: 85, engine: EngineChoice::Auto, history: None, reserve: None };
     Store::start(config).unwrap()
 }
 
