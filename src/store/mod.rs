@@ -115,7 +115,7 @@ impl Store {
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
         let engine_choice = usable(config.engine)?;
-        let slots = (config.budget / EXTENT_SIZE / 16).clamp(4, 64);
+        let slots = (config.budget / EXTENT_SIZE / 32).clamp(4, 64);
         // What the budget counts, what is read past it, and a little for what the kernel rounds up.
         let arena = Arena::create(config.budget + config.budget / 16 + (slots + 16) * EXTENT_SIZE)?;
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;

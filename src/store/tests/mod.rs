@@ -104,6 +104,6 @@ fn is_empty(store: &Arc<Store>) {
         store.generations.lock().is_empty() && store.residency.lock().resident_bytes() == 0
     });
     let slots = store.bypass.capacity() / EXTENT_SIZE;
-    let claims: Vec<_> = (0..slots).filter_map(|n| store.bypass.claim(GenerationId(u64::MAX), n as u32)).collect();
+    let claims: Vec<_> = (0..slots).filter_map(|n| store.bypass.claim(GenerationId(u64::MAX), n as u32, false)).collect();
     assert_eq!(claims.len() as u64, slots, "slots were lost");
 }
