@@ -13,8 +13,9 @@ use crate::ids::{ExtentIndex, GenerationId};
 use crate::sys::mapping::Mapping;
 use crate::units::EXTENT_SIZE;
 
-/// A slot that was not used for so many uses of each slot is not waited for.
-const OLD: u64 = 8;
+/// A slot that was not used while every slot was used so often is not waited for: by somebody who reads now, and by who
+/// reads ahead.
+const OLD: [u64; 2] = [2, 8];
 
 type Key = (GenerationId, ExtentIndex);
 
@@ -92,8 +93,8 @@ impl Bypass {
     }
 
     /// A slot for an extent that is in none: an empty one, else the one that was read to its end, else the one that
-    /// was used least recently. None where all are in use. `ahead` of its readers nothing is dropped that somebody may
-    /// be about to read.
+    /// was used least recently, if that is long ago. None where all are in use: what somebody may be about to read is
+    /// not dropped for others, less so where those only read `ahead`.
     pub fn claim(self: &Arc<Self>, generation: GenerationId, extent: ExtentIndex, ahead: bool) -> Option<Claim> {
         let mut table = self.table.lock();
         if table.by_key.contains_key(&(generation, extent)) {
@@ -101,10 +102,9 @@ impl Bypass {
         }
         let rank = |slot: &Slot| (slot.state != State::Empty, slot.consumed < EXTENT_SIZE, slot.used);
         // Many others were used since: its readers went elsewhere.
-        let old = table.uses.saturating_sub(OLD * table.slots.len() as u64);
+        let old = table.uses.saturating_sub(OLD[usize::from(ahead)] * table.slots.len() as u64);
         let done = |slot: &Slot| slot.state == State::Empty || slot.consumed >= EXTENT_SIZE || slot.used < old;
-        let free =
-            |slot: &Slot| slot.state != State::Filling && slot.readers == 0 && (!ahead || done(slot));
+        let free = |slot: &Slot| slot.state != State::Filling && slot.readers == 0 && done(slot);
         let (index, _) =
             table.slots.iter().enumerate().filter(|(_, slot)| free(slot)).min_by_key(|(_, slot)| rank(slot))?;
         if let Some(old) = table.slots[index].key.take() {
@@ -213,10 +213,12 @@ mod tests {
         let reading = bypass.read(A, 0).unwrap();
         assert_eq!(reading.bytes(5, 3), b"abc");
         bypass.claim(A, 1, false).unwrap().full();
+        bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
         // Slot 0 is being read, so extent 2 takes the place of extent 1.
         bypass.claim(A, 2, false).unwrap().full();
         assert!(bypass.read(A, 1).is_none() && bypass.read(A, 2).is_some());
         drop(reading);
+        bypass.forget(A);
         let held = bypass.claim(A, 3, false).unwrap();
         let other = bypass.claim(A, 4, false).unwrap();
         assert!(bypass.claim(A, 5, false).is_none(), "all slots are being filled");
@@ -225,18 +227,21 @@ mod tests {
     }
 
     #[test]
-    fn what_was_read_to_its_end_goes_first() {
+    fn what_was_read_to_its_end_goes_and_what_was_not_stays_for_a_while() {
         let bypass = bypass(2);
         bypass.claim(A, 0, false).unwrap().full();
         bypass.claim(A, 1, false).unwrap().full();
+        assert!(bypass.claim(A, 2, false).is_none(), "nobody has read what the slots hold");
         bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
-        bypass.claim(A, 2, false).unwrap().full();
+        bypass.claim(A, 2, true).unwrap().full();
         assert!(bypass.holds(A, 0) && !bypass.holds(A, 1));
-        assert!(bypass.claim(A, 3, true).is_none(), "nobody has read what the slots hold");
-        bypass.read(A, 2).unwrap().consumed(EXTENT_SIZE as usize);
-        bypass.claim(A, 3, true).unwrap().full();
-        assert!(bypass.holds(A, 0) && !bypass.holds(A, 2));
+        for _ in 0..2 * OLD[0] {
+            drop(bypass.read(A, 2));
+        }
+        assert!(bypass.claim(A, 3, true).is_none(), "not for who only reads ahead");
+        bypass.claim(A, 3, false).unwrap().full();
+        assert!(!bypass.holds(A, 0) && bypass.holds(A, 2));
         bypass.forget(A);
-        assert!(!bypass.holds(A, 0) && !bypass.holds(A, 3));
+        assert!(!bypass.holds(A, 2) && !bypass.holds(A, 3));
     }
 }
