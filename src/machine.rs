@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::pressure::{
-    GroupBound, Hierarchies, Level, ParseError, Psi, parse_meminfo, parse_membership, parse_psi, parse_v1, parse_v2,
+    GroupBound, Hierarchies, Level, ParseError, Psi, parse_membership, parse_meminfo, parse_psi, parse_v1, parse_v2,
     tightest,
 };
 

@@ -105,6 +105,10 @@ impl Bypass {
         let old = table.uses.saturating_sub(OLD[usize::from(ahead)] * table.slots.len() as u64);
         let done = |slot: &Slot| slot.state == State::Empty || slot.consumed >= EXTENT_SIZE || slot.used < old;
         let free = |slot: &Slot| slot.state != State::Filling && slot.readers == 0 && done(slot);
+        // Those who read now find room beside those who read ahead.
+        if ahead && table.slots.iter().filter(|slot| free(slot)).count() <= table.slots.len() / 2 {
+            return None;
+        }
         let (index, _) =
             table.slots.iter().enumerate().filter(|(_, slot)| free(slot)).min_by_key(|(_, slot)| rank(slot))?;
         if let Some(old) = table.slots[index].key.take() {
@@ -233,12 +237,12 @@ mod tests {
         bypass.claim(A, 1, false).unwrap().full();
         assert!(bypass.claim(A, 2, false).is_none(), "nobody has read what the slots hold");
         bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
-        bypass.claim(A, 2, true).unwrap().full();
+        assert!(bypass.claim(A, 2, true).is_none(), "half of the slots are for who reads now");
+        bypass.claim(A, 2, false).unwrap().full();
         assert!(bypass.holds(A, 0) && !bypass.holds(A, 1));
         for _ in 0..2 * OLD[0] {
             drop(bypass.read(A, 2));
         }
-        assert!(bypass.claim(A, 3, true).is_none(), "not for who only reads ahead");
         bypass.claim(A, 3, false).unwrap().full();
         assert!(!bypass.holds(A, 0) && bypass.holds(A, 2));
         bypass.forget(A);

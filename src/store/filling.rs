@@ -73,6 +73,7 @@ impl Store {
         let everything = Window { demand: WINDOW.demand, ahead: generation.size };
         let planned = self.plan(generation, None, everything);
         let all = [0..generation.extents.count()];
+        self.residency.lock().expected(generation.file_id(), self.now());
         let whole = self.fill(generation, &planned.demand, Class::Prefetch, UseKind::Load)
             & self.fill(generation, &planned.prefetch, Class::Prefetch, UseKind::Load)
             // What lies between the tensors.

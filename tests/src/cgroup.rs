@@ -28,7 +28,8 @@ impl LimitedGroup {
         };
         let group = LimitedGroup { folder: Path::new(root).join(name) };
         let made = fs::create_dir(&group.folder).and_then(|()| group.write(file, &limit.to_string()));
-        made.map(|()| group).map_err(|error| format!("no control group with a memory limit can be made in {root}: {error}"))
+        made.map(|()| group)
+            .map_err(|error| format!("no control group with a memory limit can be made in {root}: {error}"))
     }
 
     /// Moves a process here with all its threads. What it has allocated already stays where it is counted.

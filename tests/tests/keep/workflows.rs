@@ -94,7 +94,7 @@ fn a_loop_over_more_than_fits_reads_little_more_than_it_must() {
 #[test]
 fn a_loop_over_three_large_files_reads_little_more_than_it_must() {
     if std::env::var("WEIGHTFS_LONG").as_deref() == Ok("1") && can_mount() {
-        check_loop(512, 1024 * MIB, &[]);
+        check_loop(512, 1024 * MIB, &["--high-watermark", "99", "--low-watermark", "98"]);
     }
 }
 
