@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -101,6 +102,23 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     for note in &notes {
         tracing::warn!("{note}");
     }
+    let served = serve(&mounts, &store, listener, notes, &ended, signals, ready);
+    take_down(mounts, &store);
+    // It is ours, and nobody answers there any more.
+    let _ = std::fs::remove_file(&settings.control_socket);
+    served
+}
+
+/// Everything between the mounts' start and their end.
+fn serve(
+    mounts: &[Mount],
+    store: &Arc<Store>,
+    listener: UnixListener,
+    notes: Vec<String>,
+    ended: &Arc<Ended>,
+    signals: SigSet,
+    ready: impl FnOnce(&Started),
+) -> Result<(), DaemonError> {
     let senders: Vec<Sender<Cause>> = mounts.iter().map(|mount| mount.invalidator.sender()).collect();
     let senders = Mutex::new(senders);
     store.listen(Box::new(move |generation| {
@@ -109,27 +127,18 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
             let _ = sender.send(Cause::Residency(Arc::clone(generation)));
         }
     }));
-
-    let daemon = Arc::new(Daemon {
-        store: Arc::clone(&store),
-        mounts: mounts.iter().map(Mount::shared).collect(),
-        notes: notes.clone(),
-    });
-    let server = ControlServer::start(listener, daemon).map_err(DaemonError::Thread)?;
-    let candidates = mounts.iter().filter_map(|mount| mount.candidate(&ended)).collect();
-    let detached = Detached::start(candidates).map_err(DaemonError::Thread)?;
-    let (all, end) = (mounts.iter().map(Mount::shared).collect(), Arc::clone(&ended));
+    let all: Vec<Arc<Shared>> = mounts.iter().map(Mount::shared).collect();
+    let daemon = Arc::new(Daemon { store: Arc::clone(store), mounts: all.clone(), notes: notes.clone() });
+    let _server = ControlServer::start(listener, daemon).map_err(DaemonError::Thread)?;
+    let candidates = mounts.iter().filter_map(|mount| mount.candidate(ended)).collect();
+    let _detached = Detached::start(candidates).map_err(DaemonError::Thread)?;
+    let end = Arc::clone(ended);
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || end_on_signal(signals, all, &end))
         .map_err(DaemonError::Thread)?;
     ready(&Started { notes });
     ended.wait_for(mounts.len());
-    drop(detached);
-    drop(server);
-    take_down(mounts, &store);
-    // It is ours, and nobody answers there any more.
-    let _ = std::fs::remove_file(&settings.control_socket);
     Ok(())
 }
 
@@ -233,7 +242,8 @@ impl Mount {
             Follow::new(rustix::process::geteuid().as_raw(), paths.collect())
         });
         let options = FsOptions { open_wait: settings.open_wait, control_socket: settings.control_socket.clone() };
-        let fs = Arc::new(Fs::new(root, Arc::clone(store), options, follow, watcher.clone()));
+        let fs = Fs::new(root, Arc::clone(store), options, follow, watcher.clone()).map_err(DaemonError::Thread)?;
+        let fs = Arc::new(fs);
         let wanted = MountFlagsWanted { read_only: settings.read_only, allow_other: settings.allow_other };
         let device = device::mount(&spec.source, &spec.mountpoint, wanted)?;
         let failed = |error| DaemonError::Session { mountpoint: spec.mountpoint.clone(), error };

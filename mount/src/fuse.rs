@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
 use crate::answer::{GENERATION, errno, reply_attr, reply_empty, reply_entry, reply_xattr};
-use crate::fs::{Caller, Change, Fs, OpenMode, OpenReply};
+use crate::fs::{Caller, Change, Fs, NewMode, OpenMode, OpenReply};
 use crate::translate::{attr, kind, timespec};
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
@@ -59,6 +59,8 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ];
         for flag in wanted {
             if config.add_capabilities(flag).is_err() {
@@ -91,7 +93,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         mode: Option<u32>,
         owner: Option<u32>,
@@ -109,7 +111,7 @@ impl Filesystem for Adapter {
     ) {
         let (accessed, modified) = (accessed.map(timespec), modified.map(timespec));
         let change = Change { mode, owner, group, size, accessed, modified };
-        reply_attr(reply, self.fs.setattr(node.0, handle.map(|handle| handle.0), &change));
+        reply_attr(reply, self.fs.setattr(node.0, handle.map(|handle| handle.0), &change, &caller(request)));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
@@ -125,16 +127,16 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        mask: u32,
         device: u32,
         reply: ReplyEntry,
     ) {
-        let device = crate::translate::device(device);
+        let (mode, device) = (NewMode { mode, mask }, crate::translate::device(device));
         reply_entry(reply, self.fs.mknod(parent.0, name, mode, device, &caller(request)));
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.mkdir(parent.0, name, mode, &caller(request)));
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, mask: u32, reply: ReplyEntry) {
+        reply_entry(reply, self.fs.mkdir(parent.0, name, NewMode { mode, mask }, &caller(request)));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -204,12 +206,13 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        mask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
-        match self.fs.create(parent.0, name, mode, OFlags::from_bits_retain(flags as u32), &caller(request)) {
+        let (mode, flags) = (NewMode { mode, mask }, OFlags::from_bits_retain(flags as u32));
+        match self.fs.create(parent.0, name, mode, flags, &caller(request)) {
             Ok((entry, opened)) => {
                 let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
                 let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
@@ -252,10 +255,11 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        match self.fs.write(handle.0, offset, data, privileged) {
+        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
+        self.fs.may_wait(move || match fs.write(handle.0, offset, &data, privileged) {
             Ok(written) => reply.written(written),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -286,7 +290,8 @@ impl Filesystem for Adapter {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.fsync(handle.0, data_only));
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || reply_empty(reply, fs.fsync(handle.0, data_only)));
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -357,7 +362,8 @@ impl Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.fsyncdir(handle.0));
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || reply_empty(reply, fs.fsyncdir(handle.0)));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -407,7 +413,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let range = offset..offset.saturating_add(length);
-        reply_empty(reply, self.fs.fallocate(handle.0, range, mode as u32));
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || reply_empty(reply, fs.fallocate(handle.0, range, mode as u32)));
     }
 
     fn lseek(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -435,9 +442,10 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || match fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 }

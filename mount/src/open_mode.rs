@@ -112,9 +112,9 @@ fn resident_node(s: &Situation) -> (Choice, Reason) {
     if s.bounced.is_none() {
         return (Choice::Bounce, Reason::WrongNode);
     }
-    // The lookup that gave this number was made for this open, and the content was right then: the open is counted as
-    // of that moment. If its pages are gone by now nobody holds it, and any other way of opening works.
-    if s.complete && s.passthrough {
+    // Where nobody holds the number, any other way of opening works on it. Where somebody does, only this one: the lookup
+    // that gave it was made for this open, and the content was right then. The open is counted as of that moment.
+    if s.held && s.complete && s.passthrough {
         return (Choice::Passthrough, Reason::Resident);
     }
     (Choice::Source, Reason::WrongNode)
@@ -192,7 +192,8 @@ mod tests {
             (Situation { current: false, ..RESIDENT }, Bounce),
             (Situation { written: true, ..RESIDENT }, Bounce),
             (Situation { complete: false, ..RESIDENT }, Bounce),
-            (Situation { current: false, bounced: read, ..RESIDENT }, Passthrough),
+            (Situation { current: false, bounced: read, ..RESIDENT }, Source),
+            (Situation { current: false, bounced: read, held: true, ..RESIDENT }, Passthrough),
             (Situation { complete: false, bounced: read, ..RESIDENT }, Source),
             (Situation { writes: true, ..RESIDENT }, Bounce),
             (Situation { writes: true, bounced: write, ..RESIDENT }, Source),

@@ -23,11 +23,12 @@ pub struct Background {
 }
 
 impl Background {
-    pub fn start(threads: usize) -> std::io::Result<Self> {
+    /// `name` is what the threads are called, with a number behind it.
+    pub fn start(name: &str, threads: usize) -> std::io::Result<Self> {
         let queue = Arc::<Queue>::default();
         let spawn = |number| {
             let queue = Arc::clone(&queue);
-            std::thread::Builder::new().name(format!("source-{number}")).spawn(move || run(&queue))
+            std::thread::Builder::new().name(format!("{name}-{number}")).spawn(move || run(&queue))
         };
         let threads = (0..threads).map(spawn).collect::<std::io::Result<Vec<_>>>()?;
         Ok(Self { queue, threads: Mutex::new(threads) })
@@ -93,7 +94,7 @@ mod tests {
     #[test]
     fn every_task_has_run_when_it_has_stopped() {
         let count = Arc::new(AtomicU32::new(0));
-        let background = Background::start(3).unwrap();
+        let background = Background::start("test", 3).unwrap();
         for _ in 0..100 {
             let count = Arc::clone(&count);
             background.spawn(move |runs| {
@@ -112,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_panic_leaves_the_threads_to_the_others() {
-        let background = Background::start(1).unwrap();
+        let background = Background::start("test", 1).unwrap();
         let ran = Arc::new(AtomicU32::new(0));
         let flag = Arc::clone(&ran);
         background.spawn(|_| panic!("expected by the test"));

@@ -32,6 +32,7 @@ use std::time::{Duration, Instant};
 use moka::sync::Cache;
 use parking_lot::Mutex;
 
+pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
 pub use opening::{ASSUMED_SPEED, Opened};
@@ -43,7 +44,6 @@ use crate::format::TensorMap;
 use crate::ids::{GenerationId, SourceIdentity};
 use crate::residency::{PolicyKind, Residency};
 use crate::units::EXTENT_SIZE;
-use background::Background;
 use budget::Follower;
 use bypass::Bypass;
 use keeper::Keeper;
@@ -125,7 +125,7 @@ impl Store {
             engine_choice,
             engines: Mutex::default(),
             starting: Mutex::default(),
-            background: Background::start(4).map_err(StoreError::Thread)?,
+            background: Background::start("source", 4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Residency::new(PolicyKind::Auto, 0)),
             budget: AtomicU64::new(config.budget),

@@ -54,9 +54,10 @@ impl Fs {
             && let Content::Stream(opened) = &file.content
             && let Some(found) = self.store.open(&file.source)
         {
-            found.begin();
             // Another thread may have been as quick: then its find is as good.
-            let _ = opened.set(Arc::new(found));
+            if opened.set(Arc::new(found)).is_ok() {
+                opened.wait().begin();
+            }
         }
     }
 

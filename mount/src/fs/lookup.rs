@@ -7,10 +7,10 @@ use std::time::Duration;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use super::{Caller, Fs, WATCHED};
+use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
 use crate::error::FsError;
-use crate::nodes::{Node, Origin, RESIDENT_BIT};
+use crate::nodes::{Node, Origin, RESIDENT_BIT, ROOT};
 use crate::source::{is_plain, stat_at};
 
 impl Fs {
@@ -62,7 +62,7 @@ impl Fs {
             let ttl = Ttl { entry: super::UNWATCHED, attr: super::UNWATCHED };
             return Ok(Found { stat, origin: Some(origin), ttl });
         }
-        Ok(Found { stat, origin: None, ttl: self.ttl(parent) })
+        Ok(Found { stat, origin: None, ttl: self.ttl(parent, &stat) })
     }
 
     /// What a name leads to, links that are shown as what they point to included.
@@ -120,15 +120,18 @@ impl Fs {
             let attr = if identity(&stat) == content { attr } else { attr.as_of(&content) };
             return Ok((attr, Duration::ZERO));
         }
-        Ok((attr, self.attr_ttl(&node)))
+        Ok((attr, self.attr_ttl(&node, &stat)))
     }
 
     /// How long the kernel may believe a node's attributes.
-    pub(super) fn attr_ttl(&self, node: &Node) -> Duration {
-        let Some(watcher) = &self.watcher else { return super::UNWATCHED };
-        let names = node.names();
-        let watched = !names.is_empty() && names.iter().all(|name| watcher.watches(name.parent));
-        if watched { WATCHED } else { super::UNWATCHED }
+    fn attr_ttl(&self, node: &Node, stat: &Stat) -> Duration {
+        let parents: Vec<_> = node.names().iter().filter_map(|name| self.nodes.get(name.parent).ok()).collect();
+        // The root has no name, and tells of its own changes.
+        match parents.first() {
+            Some(parent) => self.ttl(parent, stat).attr,
+            None if node.id == ROOT => self.ttl(node, stat).attr,
+            None => super::UNWATCHED,
+        }
     }
 }
 

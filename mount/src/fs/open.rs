@@ -6,17 +6,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use weightfs::fill::{Class, SourceFile};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
-use super::{Caller, Fs};
+use super::{Caller, Fs, NewMode};
 use crate::attr::{Entry, SourceKey};
 use crate::bounce::Purpose;
 use crate::error::FsError;
 use crate::handles::{Content, OpenFile};
-use crate::nodes::{Node, RESIDENT_BIT};
+use crate::nodes::{Name, Node, RESIDENT_BIT};
 use crate::open_mode::{Choice, Situation, decide};
 use crate::residents::Resident;
 
@@ -51,14 +51,18 @@ impl Fs {
     {
         match self.begin_open(id, flags, caller) {
             Ok(Begun::Ready(ready)) => reply(Ok(ready)),
-            Ok(Begun::Wait(generation)) => {
+            Ok(Begun::Wait(opened)) => {
                 let (fs, caller) = (Arc::clone(self), *caller);
+                let generation = Arc::clone(&opened.generation);
                 let all = 0..weightfs::units::extent_count(generation.size);
-                let reply = Mutex::new(Some(reply));
+                let waiting = Mutex::new(Some((reply, opened)));
                 let then = Arc::new(move || {
-                    // Called when the file is complete or when it has taken too long, whichever is first.
-                    if let Some(reply) = reply.lock().take() {
+                    // Called when the file is complete or when it has taken too long, whichever is first. Until then
+                    // its content is kept in the store as that of an open file.
+                    let waiting = waiting.lock().take();
+                    if let Some((reply, opened)) = waiting {
                         reply(fs.finish_open(id, flags, &caller));
+                        drop(opened);
                     }
                 });
                 let late = Arc::clone(&then);
@@ -88,8 +92,14 @@ impl Fs {
         }
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let resident = if id & RESIDENT_BIT != 0 { Some(self.residents.get(id).ok_or(FsError::Stale)?) } else { None };
-        let renamed = !self.names_hold(&node);
-        let source = Arc::new(SourceFile::new(self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC)?));
+        let names = node.names();
+        let renamed = !self.names_hold(&node, &names);
+        let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
+            // Replaced again since it was looked up for this very open. What its name leads to now is as right.
+            Err(FsError::Stale) if self.second_try(caller).is_some() => self.open_by_name(&names, flags)?,
+            file => file?,
+        };
+        let source = Arc::new(SourceFile::new(source));
         let opened = if writes || node.file.has_writers() { None } else { self.store.open(&source) };
         let situation = Situation {
             renamed,
@@ -104,8 +114,7 @@ impl Fs {
                 return Err(FsError::Stale);
             }
             Choice::Wait => {
-                let opened = opened.expect("only content that is kept is waited for");
-                return Ok(Begun::Wait(Arc::clone(&opened.generation)));
+                return Ok(Begun::Wait(opened.expect("only content that is kept is waited for")));
             }
             Choice::Passthrough => self.open_passthrough(open, resident.expect("decided for a resident number"))?,
             Choice::Stream => self.open_stream(open, opened)?,
@@ -120,10 +129,26 @@ impl Fs {
         Ok(Begun::Ready(ready))
     }
 
+    /// For what this thread was bounced, if it was. Threads that the kernel cannot name are never bounced.
+    fn second_try(&self, caller: &Caller) -> Option<Purpose> {
+        if caller.thread == 0 { Some(Purpose::Read) } else { self.bounced.of(caller.thread) }
+    }
+
+    fn open_by_name(&self, names: &[Name], flags: OFlags) -> Result<std::fs::File, FsError> {
+        for name in names.iter().rev() {
+            let Ok(directory) = self.directory(name.parent) else { continue };
+            let Ok(located) = crate::source::open_at(directory.as_fd(), &name.name) else { continue };
+            if FileType::from_raw_mode(rustix::fs::fstat(&located)?.st_mode).is_file() {
+                return Ok(crate::source::reopen(located.as_fd(), flags & SOURCE_FLAGS & !OFlags::TRUNC)?);
+            }
+        }
+        Err(FsError::Stale)
+    }
+
     /// Whether every name of a file leads to it still. Names that do not are forgotten.
-    fn names_hold(&self, node: &Node) -> bool {
+    fn names_hold(&self, node: &Node, names: &[Name]) -> bool {
         let mut hold = true;
-        for name in node.names() {
+        for name in names {
             let leads_here = self
                 .directory(name.parent)
                 .ok()
@@ -161,7 +186,7 @@ impl Fs {
             held: resident.is_some_and(|resident| resident.generation.is_held()),
             kept: opened.is_some(),
             written: node.file.has_writers(),
-            bounced: self.bounced.of(caller.thread),
+            bounced: self.second_try(caller),
             expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
             missing,
             room: missing <= self.store.room(),
@@ -213,14 +238,21 @@ impl Fs {
         if writes {
             node.file.writer_came();
         }
-        self.handles.add_file(OpenFile {
+        let added = self.handles.add_file(OpenFile {
             node: Arc::clone(node),
             source: Arc::clone(&source),
             content,
             writable: writes,
             changed: false.into(),
             looked: AtomicU64::new(0),
-        })
+        });
+        if added.is_err() {
+            node.closed();
+            if writes {
+                node.file.writer_went();
+            }
+        }
+        added
     }
 
     /// Makes a file and opens it.
@@ -228,7 +260,7 @@ impl Fs {
         self: &Arc<Self>,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         flags: OFlags,
         caller: &Caller,
     ) -> Result<(Entry, OpenReply), FsError> {
@@ -238,37 +270,19 @@ impl Fs {
             return Err(Errno::INVAL.into());
         }
         let make = (flags & SOURCE_FLAGS) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker.
-        let file = match rustix::fs::openat(&directory, name, make, Mode::from_raw_mode(mode & 0o7777)) {
+        // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker. If somebody else
+        // made it in between the kernel looks again, and checks whether the caller may open it.
+        let file = match rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd())) {
             Ok(file) => std::fs::File::from(file),
-            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
-                return self.open_existing(&directory_node, directory.as_fd(), name, flags, caller);
-            }
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => return Err(FsError::Stale),
             Err(error) => return Err(error.into()),
         };
-        let entry = self.made(&directory_node, directory.as_fd(), name, caller)?;
+        self.give(directory.as_fd(), file.as_fd(), caller)?;
+        let entry = self.entry(&directory_node, directory.as_fd(), name)?;
         let node = self.node(entry.node)?;
         let source = Arc::new(SourceFile::new(file));
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let reply = self.open_from_source(Open { node: &node, source, writes }, OFlags::empty());
-        self.opened_entry(entry, reply)
-    }
-
-    /// Somebody else made it in between.
-    fn open_existing(
-        self: &Arc<Self>,
-        parent: &Node,
-        directory: std::os::fd::BorrowedFd<'_>,
-        name: &OsStr,
-        flags: OFlags,
-        caller: &Caller,
-    ) -> Result<(Entry, OpenReply), FsError> {
-        let entry = self.entry(parent, directory, name)?;
-        let reply = match self.open_now(entry.node, flags, caller, false) {
-            Ok(Begun::Ready(reply)) => Ok(reply),
-            Ok(Begun::Wait(_)) => unreachable!("it was not allowed to wait"),
-            Err(error) => Err(error),
-        };
         self.opened_entry(entry, reply)
     }
 
@@ -300,7 +314,7 @@ impl Fs {
 
 enum Begun {
     Ready(OpenReply),
-    Wait(Arc<Generation>),
+    Wait(Opened),
 }
 
 struct Open<'a> {
