@@ -115,7 +115,7 @@ impl Steering {
         let mut explained = Explained {
             path: path.to_owned(),
             size_bytes: identity.size,
-            resident_bytes: generation.map_or(0, |generation| generation.resident_bytes()),
+            resident_bytes: generation.map_or(0, |generation| generation.resident_bytes().min(identity.size)),
             pinned_bytes: 0,
             kept_bytes: 0,
             resident_seconds: None,

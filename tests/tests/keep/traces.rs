@@ -26,17 +26,21 @@ fn a_recorded_loop_is_replayed_under_other_budgets() {
     let folder = temporary_folder("trace");
     let file = folder.path().join("loop.trace");
     let file = file.to_str().expect("UTF-8");
-    assert!(refused(&mount, &["trace", "stop"]).contains("no trace"));
-    assert!(refused(&mount, &["trace", "start", mount.join("x").to_str().expect("UTF-8")]).contains("lies in a mount"));
-    told(&mount, &["trace", "start", file]);
-    assert!(refused(&mount, &["trace", "start", file]).contains("already"));
+    let of = mount.path().to_str().expect("UTF-8");
+    assert!(refused(&mount, &["trace", "stop", "--of", of]).contains("no trace"));
+    assert!(
+        refused(&mount, &["trace", "start", mount.join("x").to_str().expect("UTF-8"), "--of", of])
+            .contains("lies in a mount")
+    );
+    told(&mount, &["trace", "start", file, "--of", of]);
+    assert!(refused(&mount, &["trace", "start", file, "--of", of]).contains("already"));
     let rounds = 4;
     for _ in 0..rounds {
         (0..3).for_each(|index| _ = load(&mount.join(&format!("{index}.safetensors"))));
     }
-    let summary = told(&mount, &["trace", "stop"]);
+    let summary = told(&mount, &["trace", "stop", "--of", of]);
     assert!(summary.contains(" events in ") && !summary.contains("lost"), "{summary}");
-    assert!(refused(&mount, &["trace", "start", file]).contains("there already"));
+    assert!(refused(&mount, &["trace", "start", file, "--of", of]).contains("there already"));
 
     let shown = told(&mount, &["trace", "show", file]);
     assert!(shown.contains("is opened, kind") && shown.contains("is read, extents"), "{shown}");
