@@ -1,7 +1,7 @@
 //! The core of weightfs: it knows model files, extents, pinned RAM and how to fill it, and nothing of FUSE.
 //!
 //! Arrows point one way. Pure modules (`format`, `extent`, `residency`, `predict`, `pressure`, `trace`) take bytes,
-//! time and samples as arguments and do no I/O; `arena` and `fill` touch the machine through `sys`; `store` composes
+//! time and samples as arguments and do no I/O; `arena` and `fill` touch the machine through `sys`, `machine` looks at it; `store` composes
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
 pub mod arena;
@@ -10,6 +10,7 @@ pub mod extent;
 pub mod fill;
 pub mod format;
 pub mod ids;
+pub mod machine;
 pub mod predict;
 pub mod pressure;
 pub mod residency;

@@ -78,6 +78,7 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     let roots = settings.mounts.iter().map(open_root).collect::<Result<Vec<_>, _>>()?;
     let store = Store::start(StoreConfig {
         budget: settings.ram,
+        reserve: Some(settings.reserve),
         high_watermark: settings.high_watermark,
         low_watermark: settings.low_watermark,
         engine: engine_choice(settings.io),
@@ -408,6 +409,8 @@ impl Control for Daemon {
             mounts: self.mounts.iter().filter(|mount| !mount.has_ended()).map(|mount| mount.status()).collect(),
             ram: RamStatus {
                 budget_bytes: ram.budget,
+                limit_bytes: ram.limit,
+                budget_reason: ram.reason.to_string(),
                 high_watermark_bytes: ram.high_watermark,
                 low_watermark_bytes: ram.low_watermark,
                 resident_bytes: ram.resident,

@@ -36,6 +36,12 @@ pub struct MountStatus {
 pub struct RamStatus {
     /// The most that the arena may hold now.
     pub budget_bytes: u64,
+    /// The most that it may ever hold: `--ram`.
+    #[serde(default)]
+    pub limit_bytes: u64,
+    /// What bounds the budget now, for a person.
+    #[serde(default)]
+    pub budget_reason: String,
     /// Where reclaim starts.
     pub high_watermark_bytes: u64,
     /// Where reclaim stops.
@@ -97,7 +103,7 @@ mod tests {
         let expected = serde_json::json!({
             "mounts": [{"mountpoint": "/m", "source": "/s", "passthrough": true}],
             "ram": {
-                "budget_bytes": 0, "high_watermark_bytes": 0, "low_watermark_bytes": 0,
+                "budget_bytes": 0, "limit_bytes": 0, "budget_reason": "", "high_watermark_bytes": 0, "low_watermark_bytes": 0,
                 "resident_bytes": 0, "pinned_bytes": 0, "client_held_bytes": 0,
             },
             "io": {

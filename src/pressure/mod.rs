@@ -4,11 +4,13 @@
 
 mod budget;
 mod cgroup;
+mod hierarchy;
 mod meminfo;
 mod psi;
 
 pub use budget::{Budget, BudgetReason, Limits, Sample, default_reserve};
 pub use cgroup::{GroupBound, Level, parse_membership, parse_v1, parse_v2, tightest};
+pub use hierarchy::{Hierarchies, Hierarchy};
 pub use meminfo::{Meminfo, parse_meminfo};
 pub use psi::{Psi, parse_psi};
 

@@ -124,6 +124,15 @@ impl Residency {
         }
     }
 
+    /// All of the file is about to be read. Told of before anything of it is asked for, no part of the file seems to be
+    /// used more than another for being missed first.
+    pub fn expected(&mut self, id: FileId, now: Duration) {
+        if let Some(file) = self.files.get(&id).filter(|file| file.queued.is_none()) {
+            let all = file.pin_of(&PinScope::Whole);
+            self.used(id, &all, false, now);
+        }
+    }
+
     /// An open that began as `opened_as` ended, and this is what it was.
     pub fn closed(&mut self, id: FileId, opened_as: UseKind, kind: UseKind, now: Duration) {
         if matches!(kind, UseKind::Load | UseKind::Unknown) {

@@ -13,6 +13,10 @@ use crate::ids::{ExtentIndex, GenerationId};
 use crate::sys::mapping::Mapping;
 use crate::units::EXTENT_SIZE;
 
+/// A slot that was not used while every slot was used so often is not waited for: by somebody who reads now, and by who
+/// reads ahead.
+const OLD: [u64; 2] = [2, 8];
+
 type Key = (GenerationId, ExtentIndex);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,19 +87,28 @@ impl Bypass {
         Some(Reading { bypass: self, slot })
     }
 
+    #[cfg(test)]
     pub fn holds(&self, generation: GenerationId, extent: ExtentIndex) -> bool {
         self.table.lock().by_key.contains_key(&(generation, extent))
     }
 
     /// A slot for an extent that is in none: an empty one, else the one that was read to its end, else the one that
-    /// was used least recently. None where all are in use.
-    pub fn claim(self: &Arc<Self>, generation: GenerationId, extent: ExtentIndex) -> Option<Claim> {
+    /// was used least recently, if that is long ago. None where all are in use: what somebody may be about to read is
+    /// not dropped for others, less so where those only read `ahead`.
+    pub fn claim(self: &Arc<Self>, generation: GenerationId, extent: ExtentIndex, ahead: bool) -> Option<Claim> {
         let mut table = self.table.lock();
         if table.by_key.contains_key(&(generation, extent)) {
             return None;
         }
         let rank = |slot: &Slot| (slot.state != State::Empty, slot.consumed < EXTENT_SIZE, slot.used);
-        let free = |slot: &Slot| slot.state != State::Filling && slot.readers == 0;
+        // Many others were used since: its readers went elsewhere.
+        let old = table.uses.saturating_sub(OLD[usize::from(ahead)] * table.slots.len() as u64);
+        let done = |slot: &Slot| slot.state == State::Empty || slot.consumed >= EXTENT_SIZE || slot.used < old;
+        let free = |slot: &Slot| slot.state != State::Filling && slot.readers == 0 && done(slot);
+        // Those who read now find room beside those who read ahead.
+        if ahead && table.slots.iter().filter(|slot| free(slot)).count() <= table.slots.len() / 2 {
+            return None;
+        }
         let (index, _) =
             table.slots.iter().enumerate().filter(|(_, slot)| free(slot)).min_by_key(|(_, slot)| rank(slot))?;
         if let Some(old) = table.slots[index].key.take() {
@@ -197,33 +210,42 @@ mod tests {
     #[test]
     fn a_slot_is_read_when_full_and_reused_when_nobody_reads_it() {
         let bypass = bypass(2);
-        let first = bypass.claim(A, 0).unwrap();
-        assert!(bypass.claim(A, 0).is_none() && bypass.read(A, 0).is_none() && bypass.holds(A, 0));
+        let first = bypass.claim(A, 0, false).unwrap();
+        assert!(bypass.claim(A, 0, false).is_none() && bypass.read(A, 0).is_none() && bypass.holds(A, 0));
         first.memory().target(first.at() + 5..first.at() + 8).copy_from_slice(b"abc");
         first.full();
         let reading = bypass.read(A, 0).unwrap();
         assert_eq!(reading.bytes(5, 3), b"abc");
-        bypass.claim(A, 1).unwrap().full();
+        bypass.claim(A, 1, false).unwrap().full();
+        bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
         // Slot 0 is being read, so extent 2 takes the place of extent 1.
-        bypass.claim(A, 2).unwrap().full();
+        bypass.claim(A, 2, false).unwrap().full();
         assert!(bypass.read(A, 1).is_none() && bypass.read(A, 2).is_some());
         drop(reading);
-        let held = bypass.claim(A, 3).unwrap();
-        let other = bypass.claim(A, 4).unwrap();
-        assert!(bypass.claim(A, 5).is_none(), "all slots are being filled");
+        bypass.forget(A);
+        let held = bypass.claim(A, 3, false).unwrap();
+        let other = bypass.claim(A, 4, false).unwrap();
+        assert!(bypass.claim(A, 5, false).is_none(), "all slots are being filled");
         drop((held, other));
-        assert!(!bypass.holds(A, 3) && bypass.claim(A, 5).is_some());
+        assert!(!bypass.holds(A, 3) && bypass.claim(A, 5, false).is_some());
     }
 
     #[test]
-    fn what_was_read_to_its_end_goes_first() {
+    fn what_was_read_to_its_end_goes_and_what_was_not_stays_for_a_while() {
         let bypass = bypass(2);
-        bypass.claim(A, 0).unwrap().full();
-        bypass.claim(A, 1).unwrap().full();
+        bypass.claim(A, 0, false).unwrap().full();
+        bypass.claim(A, 1, false).unwrap().full();
+        assert!(bypass.claim(A, 2, false).is_none(), "nobody has read what the slots hold");
         bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
-        bypass.claim(A, 2).unwrap().full();
+        assert!(bypass.claim(A, 2, true).is_none(), "half of the slots are for who reads now");
+        bypass.claim(A, 2, false).unwrap().full();
         assert!(bypass.holds(A, 0) && !bypass.holds(A, 1));
+        for _ in 0..2 * OLD[0] {
+            drop(bypass.read(A, 2));
+        }
+        bypass.claim(A, 3, false).unwrap().full();
+        assert!(!bypass.holds(A, 0) && bypass.holds(A, 2));
         bypass.forget(A);
-        assert!(!bypass.holds(A, 0) && !bypass.holds(A, 2));
+        assert!(!bypass.holds(A, 2) && !bypass.holds(A, 3));
     }
 }

@@ -73,6 +73,7 @@ impl Store {
         let everything = Window { demand: WINDOW.demand, ahead: generation.size };
         let planned = self.plan(generation, None, everything);
         let all = [0..generation.extents.count()];
+        self.residency.lock().expected(generation.file_id(), self.now());
         let whole = self.fill(generation, &planned.demand, Class::Prefetch, UseKind::Load)
             & self.fill(generation, &planned.prefetch, Class::Prefetch, UseKind::Load)
             // What lies between the tensors.
@@ -132,7 +133,7 @@ impl Store {
         if generation.is_dead() {
             return true;
         }
-        let started = claim(generation, extents, |extent| self.bypass.holds(generation.id, extent));
+        let started = claim(generation, extents);
         if started.is_empty() {
             return true;
         }
@@ -179,7 +180,7 @@ impl Store {
         for extent in decision.bypass.runs().iter().cloned().flatten() {
             ahead += 1;
             let wanted = class == Class::Demand || ahead <= BYPASS_AHEAD;
-            match wanted.then(|| self.bypass.claim(generation.id, extent)).flatten() {
+            match wanted.then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
                 Some(slot) => self.submit_past(generation, extent, slot, class),
                 None => self.give_up(generation, &(extent..extent + 1)),
             }
@@ -203,6 +204,17 @@ impl Store {
         let ticket = (class == Class::Prefetch).then(|| generation.prefetch_ticket());
         let mut start = extents.start;
         while start < extents.end {
+            if let Some(slot) = self.bypass.read(generation.id, start) {
+                // It was read past the arena before there was room for it.
+                let bytes = extent_bytes(start, generation.size);
+                let length = (bytes.end - bytes.start) as usize;
+                let target = bytes.start as usize..bytes.end as usize;
+                arena.mapping().target(target).copy_from_slice(slot.bytes(0, length));
+                drop(slot);
+                self.landed(generation, start..start + 1, Ok(()));
+                start += 1;
+                continue;
+            }
             let run = start..(start + JOB).min(extents.end);
             start = run.end;
             let bytes = extent_bytes(run.start, generation.size).start..extent_bytes(run.end - 1, generation.size).end;
@@ -383,15 +395,11 @@ fn make_findable(generation: &Generation, extents: &Range<ExtentIndex>, job: Job
     }
 }
 
-/// The runs of `extents` whose fill begins here. What a slot holds is not read twice.
-fn claim(
-    generation: &Generation,
-    extents: &[Range<ExtentIndex>],
-    in_slot: impl Fn(ExtentIndex) -> bool,
-) -> Vec<Range<ExtentIndex>> {
+/// The runs of `extents` whose fill begins here.
+fn claim(generation: &Generation, extents: &[Range<ExtentIndex>]) -> Vec<Range<ExtentIndex>> {
     let mut started: Vec<Range<ExtentIndex>> = Vec::new();
     for extent in extents.iter().cloned().flatten() {
-        if generation.extents.is_present(extent) || in_slot(extent) {
+        if generation.extents.is_present(extent) {
             continue;
         }
         if generation.extents.begin_fill(extent) != Begin::Started {

@@ -13,11 +13,15 @@ use super::waiters::Then;
 use super::{Generation, Store};
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
+use crate::pressure::BudgetReason;
 use crate::residency::{UseKind, Victim};
 use crate::units::EXTENT_SIZE;
 
 /// How often it looks around unasked.
 const TICK: Duration = Duration::from_millis(200);
+
+/// How often other victims are looked for at once, where some were refused.
+const RECLAIM_TRIES: u32 = 4;
 
 /// How often what was learned is written down.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
@@ -27,6 +31,8 @@ enum Task {
     MakeRoom { generation: Arc<Generation>, victims: Vec<Victim>, admit: Vec<Range<ExtentIndex>>, class: Class },
     /// A dead generation: free of it what nobody looks at.
     Discard(Arc<Generation>),
+    /// The budget has shrunk.
+    Reclaim,
 }
 
 #[derive(Default)]
@@ -83,6 +89,11 @@ impl Keeper {
         self.push(Task::Discard(Arc::clone(generation)));
     }
 
+    pub(super) fn reclaim(&self) {
+        // As above.
+        self.push(Task::Reclaim);
+    }
+
     fn push(&self, task: Task) -> bool {
         let mut queue = self.shared.queue.lock();
         if queue.stopping {
@@ -115,6 +126,7 @@ fn run(store: &Weak<Store>, shared: &Shared) {
                 store.make_room(&generation, &victims, admit, class);
             }
             Some(Task::Discard(generation)) => store.discard(&generation),
+            Some(Task::Reclaim) => store.reclaim(),
             None => {}
         }
         // However much there is to do.
@@ -281,9 +293,26 @@ impl Store {
         let ended: Vec<_> = self.ended.lock().clone();
         let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
         self.ended.lock().retain(|generation| !freed.contains(&generation.id));
-        let taken = self.taken();
-        if taken >= self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
-            let victims = self.residency.lock().reclaim(taken.saturating_sub(self.low_mark()), self.now());
+        self.reclaim();
+    }
+
+    /// Evicts down to the low mark once the high one is reached.
+    fn reclaim(self: &Arc<Self>) {
+        // Victims that clients hold are refused, of which the policy knows afterwards: then others are next.
+        for _ in 0..RECLAIM_TRIES {
+            let taken = self.taken();
+            if taken < self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
+                return;
+            }
+            let (missing, now) = (taken.saturating_sub(self.low_mark()), self.now());
+            let emergency = self.follower.reason() == BudgetReason::Emergency;
+            let victims = {
+                let mut residency = self.residency.lock();
+                if emergency { residency.surrender(missing, now) } else { residency.reclaim(missing, now) }
+            };
+            if victims.is_empty() {
+                return;
+            }
             self.evict(&victims);
         }
     }

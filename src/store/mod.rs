@@ -6,6 +6,7 @@
 //! thread that asks: answers are closures, called when the bytes are there.
 
 mod background;
+mod budget;
 mod bypass;
 mod error;
 mod extents;
@@ -43,6 +44,7 @@ use crate::format::TensorMap;
 use crate::ids::{GenerationId, SourceIdentity};
 use crate::residency::{PolicyKind, Residency};
 use crate::units::EXTENT_SIZE;
+use budget::Follower;
 use bypass::Bypass;
 use keeper::Keeper;
 use memory::Memory;
@@ -57,8 +59,10 @@ pub const SETTLE: Duration = Duration::from_secs(2);
 /// What a store may use.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// Bytes.
+    /// The most that the arena may ever hold, in bytes.
     pub budget: u64,
+    /// Bytes to leave free for everyone else, for which the budget follows the machine. None: it stays as it is.
+    pub reserve: Option<u64>,
     /// Percent of the budget.
     pub high_watermark: u8,
     /// Percent of the budget.
@@ -75,6 +79,9 @@ type SourceFileKey = (u64, u64);
 
 pub struct Store {
     config: StoreConfig,
+    /// Bytes that the arena may hold now.
+    budget: AtomicU64,
+    follower: Follower,
     arena: Arena,
     /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
     engines: Mutex<HashMap<u64, (Engine, bool)>>,
@@ -108,11 +115,11 @@ impl Store {
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
         let engine_choice = usable(config.engine)?;
-        let slots = (config.budget / EXTENT_SIZE / 16).clamp(4, 64);
+        let slots = (config.budget / EXTENT_SIZE / 32).clamp(4, 64);
         // What the budget counts, what is read past it, and a little for what the kernel rounds up.
         let arena = Arena::create(config.budget + config.budget / 16 + (slots + 16) * EXTENT_SIZE)?;
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
-        let low = (config.budget / 100 * u64::from(config.low_watermark)).saturating_sub(slots * EXTENT_SIZE);
+        let reserve = config.reserve;
         let store = Arc::new(Self {
             bypass: Arc::new(Bypass::new(memory, slots as usize)),
             engine_choice,
@@ -120,7 +127,9 @@ impl Store {
             starting: Mutex::default(),
             background: Background::start("source", 4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
-            residency: Mutex::new(Residency::new(PolicyKind::Mru, low)),
+            residency: Mutex::new(Residency::new(PolicyKind::Auto, 0)),
+            budget: AtomicU64::new(config.budget),
+            follower: Follower::default(),
             memory: Memory::open(config.history.clone()),
             generations: Mutex::default(),
             headers: Cache::builder()
@@ -138,7 +147,11 @@ impl Store {
             config,
             arena,
         });
+        store.residency.lock().set_budget(store.keepable());
         store.keeper.start(&store).map_err(StoreError::Thread)?;
+        if let Some(reserve) = reserve {
+            store.follower.start(&store, reserve).map_err(StoreError::Thread)?;
+        }
         Ok(store)
     }
 
@@ -151,6 +164,7 @@ impl Store {
 
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
+        self.follower.stop();
         self.keeper.stop();
         // Before the engines: none is started after that.
         self.background.stop();
@@ -190,11 +204,11 @@ impl Store {
     }
 
     fn high_mark(&self) -> u64 {
-        self.config.budget / 100 * u64::from(self.config.high_watermark)
+        self.budget.load(Ordering::Acquire) / 100 * u64::from(self.config.high_watermark)
     }
 
     fn low_mark(&self) -> u64 {
-        self.config.budget / 100 * u64::from(self.config.low_watermark)
+        self.budget.load(Ordering::Acquire) / 100 * u64::from(self.config.low_watermark)
     }
 
     /// Bytes that count against the budget, whoever holds them.

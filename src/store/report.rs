@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Store;
+use crate::pressure::BudgetReason;
 
 #[derive(Debug, Default)]
 pub(super) struct Counters {
@@ -18,6 +19,10 @@ pub(super) struct Counters {
 pub struct RamReport {
     /// The most the arena may hold now.
     pub budget: u64,
+    /// What that is bounded by.
+    pub reason: BudgetReason,
+    /// The most it may ever hold.
+    pub limit: u64,
     /// Reclaim starts here.
     pub high_watermark: u64,
     /// Reclaim stops here.
@@ -45,7 +50,9 @@ pub struct IoReport {
 impl Store {
     pub fn ram_report(&self) -> RamReport {
         RamReport {
-            budget: self.config.budget,
+            budget: self.budget.load(Ordering::Acquire),
+            reason: self.follower.reason(),
+            limit: self.config.budget,
             high_watermark: self.high_mark(),
             low_watermark: self.low_mark(),
             resident: self.generations.lock().values().map(|generation| generation.resident_bytes()).sum(),

@@ -33,6 +33,11 @@ impl Actor {
         Actor { child, requests, replies }
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Asks for one act, such as `["create", path, "644"]`, and returns what it gives: a handle, a text, nothing.
     ///
     /// # Errors

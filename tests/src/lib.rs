@@ -5,8 +5,10 @@
 //! Set `WEIGHTFS_BIN` to test another binary than the one that cargo built beside the tests.
 
 pub mod actor;
+pub mod cgroup;
 pub mod compare;
 pub mod data;
+pub mod load;
 pub mod locks;
 pub mod maps;
 pub mod mount;

@@ -54,6 +54,10 @@ fn ram(text: &mut String, ram: &RamStatus, paint: &Paint) {
         ByteSize(ram.low_watermark_bytes)
     );
     field(text, "", &marks);
+    if ram.budget_bytes < ram.limit_bytes {
+        let why = plain(&ram.budget_reason);
+        field(text, "", &format!("less than the {} of --ram: {why}", ByteSize(ram.limit_bytes)));
+    }
     for (bytes, what) in
         [(ram.pinned_bytes, "pinned"), (ram.client_held_bytes, "evicted, but still held by programs that have it open")]
     {
@@ -164,6 +168,8 @@ mod tests {
             ],
             ram: RamStatus {
                 budget_bytes: 24 * GIB,
+                limit_bytes: 32 * GIB,
+                budget_reason: "others need it".into(),
                 high_watermark_bytes: 24 * GIB / 100 * 95,
                 low_watermark_bytes: 24 * GIB / 100 * 90,
                 resident_bytes: 12 * GIB,
@@ -193,6 +199,7 @@ mod tests {
 
 RAM     ████████████████████▒▒▒▒▒░░░░░░░░░░│░│░░  15.0 GiB of 24.0 GiB (62 %)
         room is made from 22.8 GiB down to 21.6 GiB
+        less than the 32.0 GiB of --ram: others need it
         1.0 GiB pinned
         3.0 GiB evicted, but still held by programs that have it open
 Served  120.0 GiB from RAM (92 %), 10.0 GiB from the source

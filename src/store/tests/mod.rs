@@ -22,8 +22,14 @@ const MIB: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn store(budget: u64) -> Arc<Store> {
-    let config =
-        StoreConfig { budget, high_watermark: 95, low_watermark: 85, engine: EngineChoice::Auto, history: None };
+    let config = StoreConfig {
+        budget,
+        high_watermark: 95,
+        low_watermark: 85,
+        engine: EngineChoice::Auto,
+        history: None,
+        reserve: None,
+    };
     Store::start(config).unwrap()
 }
 
@@ -104,6 +110,7 @@ fn is_empty(store: &Arc<Store>) {
         store.generations.lock().is_empty() && store.residency.lock().resident_bytes() == 0
     });
     let slots = store.bypass.capacity() / EXTENT_SIZE;
-    let claims: Vec<_> = (0..slots).filter_map(|n| store.bypass.claim(GenerationId(u64::MAX), n as u32)).collect();
+    let claims: Vec<_> =
+        (0..slots).filter_map(|n| store.bypass.claim(GenerationId(u64::MAX), n as u32, false)).collect();
     assert_eq!(claims.len() as u64, slots, "slots were lost");
 }

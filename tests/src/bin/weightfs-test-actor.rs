@@ -5,10 +5,14 @@ use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, PermissionsExt};
+use std::time::Duration;
 
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rustix::fs::{Access, FlockOperation, Mode};
 use weightfs_tests::locks::{RecordLock, record_lock, would_conflict};
+
+/// Bytes, large enough to be given back to the system when they are freed.
+const STEP: i64 = 1 << 20;
 
 fn main() {
     let id: u32 = std::env::args().nth(1).and_then(|text| text.parse().ok()).expect("usage: weightfs-test-actor UID");
@@ -34,6 +38,7 @@ fn main() {
 struct Files {
     open: HashMap<u32, File>,
     next: u32,
+    memory: Vec<Vec<u8>>,
 }
 
 impl Files {
@@ -61,6 +66,18 @@ impl Files {
             }
             ["write", handle, offset, text] => {
                 self.file(handle).write_all_at(text.as_bytes(), number(offset) as u64).map(done)
+            }
+            // As a program that loads a model does: step by step, at some hundred MB/s.
+            ["allocate", bytes] => {
+                for _ in 0..number(bytes) / STEP {
+                    self.memory.push(vec![1; STEP as usize]);
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Ok(String::new())
+            }
+            ["free"] => {
+                self.memory.clear();
+                Ok(String::new())
             }
             ["umask", mode] => {
                 rustix::process::umask(Mode::from_raw_mode(octal(mode)));
