@@ -26,12 +26,12 @@ test: unit mounted
 
 # Everything that needs no mount.
 unit: tools
-	$(CARGO) test --workspace --exclude weightfs-tests
+	$(CARGO) test --workspace --exclude weightfs-tests --no-fail-fast
 
 # The program itself, mounted. They test the program that is built, and so it is built first.
 mounted: tools venv
 	$(CARGO) build -p weightfs-cli
-	$(CARGO) test -p weightfs-tests -- --test-threads=$(TEST_THREADS)
+	$(CARGO) test -p weightfs-tests --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
 demo: release venv
 	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \

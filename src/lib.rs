@@ -11,8 +11,10 @@ pub mod fill;
 pub mod format;
 pub mod ids;
 pub mod predict;
+pub mod pressure;
 pub mod residency;
 pub mod store;
+pub mod trace;
 pub mod units;
 
 #[allow(unsafe_code)]

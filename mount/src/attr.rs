@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rustix::fs::{FileType, Stat};
 use weightfs::ids::{SourceIdentity, Timestamp};
+use weightfs::store::SMALLEST_MODEL;
 
 /// What `stat` says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +86,7 @@ impl Attr {
             owner: stat.st_uid,
             group: stat.st_gid,
             device: stat.st_rdev,
-            block_size: stat.st_blksize as u32,
+            block_size: preferred_request(stat),
         }
     }
 
@@ -93,6 +94,14 @@ impl Attr {
     pub fn as_of(self, identity: &SourceIdentity) -> Self {
         Self { size: identity.size, modified: identity.modified, changed: identity.changed, ..self }
     }
+}
+
+/// What programs should read at a time. Many take this for the size of their buffers: for a streamed model each of these
+/// is a request, and small ones are slow.
+fn preferred_request(stat: &Stat) -> u32 {
+    let own = stat.st_blksize as u32;
+    let is_model = FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_size as u64 >= SMALLEST_MODEL;
+    if is_model { own.max(1 << 20) } else { own }
 }
 
 fn timestamp(seconds: i64, nanoseconds: impl TryInto<u32>) -> Timestamp {

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ use weightfs::fill::EngineChoice;
 use weightfs::store::{Store, StoreConfig, StoreError};
 
 use crate::control_server::{Control, ControlServer};
+use crate::detached::{Candidate, Detached};
 use crate::device::{self, DeviceError, MountFlagsWanted};
 use crate::follow::Follow;
 use crate::fs::{Fs, FsOptions};
@@ -99,6 +101,23 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     for note in &notes {
         tracing::warn!("{note}");
     }
+    let served = serve(&mounts, &store, listener, notes, &ended, signals, ready);
+    take_down(mounts, &store);
+    // It is ours, and nobody answers there any more.
+    let _ = std::fs::remove_file(&settings.control_socket);
+    served
+}
+
+/// Everything between the mounts' start and their end.
+fn serve(
+    mounts: &[Mount],
+    store: &Arc<Store>,
+    listener: UnixListener,
+    notes: Vec<String>,
+    ended: &Arc<Ended>,
+    signals: SigSet,
+    ready: impl FnOnce(&Started),
+) -> Result<(), DaemonError> {
     let senders: Vec<Sender<Cause>> = mounts.iter().map(|mount| mount.invalidator.sender()).collect();
     let senders = Mutex::new(senders);
     store.listen(Box::new(move |generation| {
@@ -107,24 +126,18 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
             let _ = sender.send(Cause::Residency(Arc::clone(generation)));
         }
     }));
-
-    let daemon = Arc::new(Daemon {
-        store: Arc::clone(&store),
-        mounts: mounts.iter().map(Mount::shared).collect(),
-        notes: notes.clone(),
-    });
-    let server = ControlServer::start(listener, daemon).map_err(DaemonError::Thread)?;
-    let (all, end) = (mounts.iter().map(Mount::shared).collect(), Arc::clone(&ended));
+    let all: Vec<Arc<Shared>> = mounts.iter().map(Mount::shared).collect();
+    let daemon = Arc::new(Daemon { store: Arc::clone(store), mounts: all.clone(), notes: notes.clone() });
+    let _server = ControlServer::start(listener, daemon).map_err(DaemonError::Thread)?;
+    let candidates = mounts.iter().filter_map(|mount| mount.candidate(ended)).collect();
+    let _detached = Detached::start(candidates).map_err(DaemonError::Thread)?;
+    let end = Arc::clone(ended);
     std::thread::Builder::new()
         .name("signals".to_owned())
         .spawn(move || end_on_signal(signals, all, &end))
         .map_err(DaemonError::Thread)?;
     ready(&Started { notes });
     ended.wait_for(mounts.len());
-    drop(server);
-    take_down(mounts, &store);
-    // It is ours, and nobody answers there any more.
-    let _ = std::fs::remove_file(&settings.control_socket);
     Ok(())
 }
 
@@ -207,7 +220,10 @@ struct Mount {
 struct Shared {
     spec: MountSpec,
     fs: Arc<Fs>,
+    /// Nobody can use it any more.
     ended: AtomicBool,
+    /// Its threads have ended.
+    served: AtomicBool,
 }
 
 impl Mount {
@@ -225,7 +241,8 @@ impl Mount {
             Follow::new(rustix::process::geteuid().as_raw(), paths.collect())
         });
         let options = FsOptions { open_wait: settings.open_wait, control_socket: settings.control_socket.clone() };
-        let fs = Arc::new(Fs::new(root, Arc::clone(store), options, follow, watcher.clone()));
+        let fs = Fs::new(root, Arc::clone(store), options, follow, watcher.clone()).map_err(DaemonError::Thread)?;
+        let fs = Arc::new(fs);
         let wanted = MountFlagsWanted { read_only: settings.read_only, allow_other: settings.allow_other };
         let device = device::mount(&spec.source, &spec.mountpoint, wanted)?;
         let failed = |error| DaemonError::Session { mountpoint: spec.mountpoint.clone(), error };
@@ -258,7 +275,8 @@ impl Mount {
             })
         });
         let watcher = watcher.zip(changes.transpose().map_err(DaemonError::Thread)?);
-        let shared = Arc::new(Shared { spec: spec.clone(), fs, ended: AtomicBool::new(false) });
+        let shared =
+            Arc::new(Shared { spec: spec.clone(), fs, ended: AtomicBool::new(false), served: AtomicBool::new(false) });
         let (ending, counted) = (Arc::clone(&shared), Arc::clone(ended));
         let session = std::thread::Builder::new()
             .name("session".to_owned())
@@ -266,13 +284,32 @@ impl Mount {
                 if let Err(error) = session.run() {
                     tracing::error!(%error, mountpoint = %ending.spec.mountpoint.display(), "the mount has ended with an error");
                 }
-                ending.ended.store(true, Ordering::Release);
-                counted.add();
+                if !ending.ended.swap(true, Ordering::AcqRel) {
+                    counted.add();
+                }
+                ending.served.store(true, Ordering::Release);
             })
             .map_err(DaemonError::Thread)?;
         std::mem::forget(undo);
         tracing::info!(mountpoint = %spec.mountpoint.display(), source = %spec.source.display(), passthrough, "mounted");
         Ok(Self { shared, session, invalidator, watcher, notes, _device: device })
+    }
+
+    /// For who notices that the mount is gone although the kernel keeps it. None where the kernel's name for it cannot
+    /// be found: then it ends when its last user does.
+    fn candidate(&self, ended: &Arc<Ended>) -> Option<Candidate> {
+        let device = tuning::device_number(&self.shared.spec.mountpoint).ok()?;
+        let (busy, gone, ended) = (self.shared(), self.shared(), Arc::clone(ended));
+        Some(Candidate {
+            device,
+            busy: Box::new(move || busy.has_ended() || busy.fs.open_handles() > 0),
+            ended: Box::new(move || {
+                if !gone.ended.swap(true, Ordering::AcqRel) {
+                    tracing::info!(mountpoint = %gone.spec.mountpoint.display(), "unmounted; programs keep what they have mapped");
+                    ended.add();
+                }
+            }),
+        })
     }
 
     fn shared(&self) -> Arc<Shared> {
@@ -302,13 +339,17 @@ fn session_config() -> fuser::Config {
 
 /// In the order in which they depend on each other: first who asks, last who answers.
 fn take_down(mounts: Vec<Mount>, store: &Arc<Store>) {
-    for mount in mounts.iter().filter(|mount| !mount.shared.has_ended()) {
-        mount.shared.unmount(true);
+    for mount in &mounts {
+        if !mount.shared.has_ended() {
+            mount.shared.unmount(true);
+        }
         mount.shared.wait_a_moment();
     }
-    if mounts.iter().any(|mount| !mount.shared.has_ended()) {
-        // Programs hold files open that nobody may unmount under them. They get errors when this process is gone.
-        return tracing::warn!("ending although programs still have files open");
+    if mounts.iter().any(|mount| !mount.shared.served.load(Ordering::Acquire)) {
+        // The kernel keeps a mount that is out of sight: its threads end with this process. Files that programs still
+        // have open give errors from then on; what they have mapped of resident files stays.
+        store.save();
+        return;
     }
     for mount in mounts {
         let Mount { session, invalidator, watcher, .. } = mount;
@@ -334,7 +375,7 @@ impl Shared {
     /// Until a session that was unmounted has noticed.
     fn wait_a_moment(&self) {
         for _ in 0..UNMOUNT_TRIES {
-            if self.has_ended() {
+            if self.served.load(Ordering::Acquire) {
                 return;
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 
+use crate::attr::SourceKey;
 use crate::nodes::Origin;
 use crate::source::SourceRoot;
 
@@ -42,14 +43,16 @@ impl Follow {
         let from = std::fs::read_link(crate::source::proc_path(directory)).ok()?;
         let (path, stat) = self.walk(from, target)?;
         let origin = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Origin { base: Arc::new(SourceRoot::open(&path).ok()?), path: PathBuf::new() },
+            FileType::Directory => Origin { base: Arc::new(SourceRoot::open_plain(&path).ok()?), path: PathBuf::new() },
             FileType::RegularFile => Origin {
-                base: Arc::new(SourceRoot::open(path.parent()?).ok()?),
+                base: Arc::new(SourceRoot::open_plain(path.parent()?).ok()?),
                 path: PathBuf::from(path.file_name()?),
             },
             _ => return None,
         };
-        Some((origin, stat))
+        // What was opened is what was looked at, or somebody is moving things just now.
+        let reached = rustix::fs::fstat(origin.base.locate(&origin.path).ok()?).ok()?;
+        (SourceKey::of(&reached) == SourceKey::of(&stat)).then_some((origin, stat))
     }
 
     fn trusts(&self, link: &Stat) -> bool {

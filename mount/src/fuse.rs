@@ -6,28 +6,24 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite,
-    ReplyXattr, Request, TimeOrNow, WriteFlags,
+    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
+    TimeOrNow, WriteFlags,
 };
 use parking_lot::Mutex;
-use rustix::fs::{OFlags, Timespec};
+use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
-use crate::error::FsError;
-use crate::fs::{Caller, Change, Fs, OpenMode, OpenReply};
-use crate::translate::{attr, kind};
+use crate::answer::{GENERATION, errno, reply_attr, reply_empty, reply_entry, reply_xattr};
+use crate::fs::{Caller, Change, Fs, NewMode, OpenMode, OpenReply};
+use crate::translate::{attr, kind, timespec};
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
 const LARGEST_REQUEST: u32 = 4 << 20;
-
-/// The source's own generation numbers are not needed: a node number is not given to another file while the kernel
-/// knows it.
-const GENERATION: Generation = Generation(0);
 
 /// What the kernel offered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,75 +37,17 @@ pub struct Adapter {
     offered: Arc<Mutex<Offered>>,
     /// The kernel's reference to the arena file behind each resident number, and how many handles use it.
     backing: Arc<Mutex<HashMap<u64, (Arc<BackingId>, u32)>>>,
-    /// Resident numbers by the handle that has them open.
-    passthrough: Arc<Mutex<HashMap<u64, u64>>>,
 }
 
 impl Adapter {
     /// `offered` is set once the kernel has introduced itself.
     pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>) -> Self {
-        Self { fs, offered, backing: Arc::default(), passthrough: Arc::default() }
+        Self { fs, offered, backing: Arc::default() }
     }
 }
 
 fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
-}
-
-fn errno(error: &FsError) -> Errno {
-    if error.is_noteworthy() {
-        tracing::warn!(%error, "an operation failed");
-    }
-    Errno::from_i32(error.errno())
-}
-
-fn reply_empty(reply: ReplyEmpty, result: Result<(), FsError>) {
-    match result {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn reply_entry(reply: ReplyEntry, result: Result<crate::attr::Entry, FsError>) {
-    match result {
-        Ok(entry) => reply.entry_with_ttls(&entry.ttl.attr, &entry.ttl.entry, &attr(&entry.attr), GENERATION),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn reply_attr(reply: ReplyAttr, result: Result<(crate::attr::Attr, Duration), FsError>) {
-    match result {
-        Ok((found, ttl)) => reply.attr(&ttl, &attr(&found)),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, FsError>) {
-    match result {
-        Ok(value) if size == 0 => reply.size(value.len() as u32),
-        Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
-        Ok(value) => reply.data(&value),
-        Err(error) => reply.error(errno(&error)),
-    }
-}
-
-fn timespec(time: TimeOrNow) -> Timespec {
-    match time {
-        TimeOrNow::Now => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
-        TimeOrNow::SpecificTime(time) => since_epoch(time),
-    }
-}
-
-fn since_epoch(time: SystemTime) -> Timespec {
-    match time.duration_since(UNIX_EPOCH) {
-        Ok(after) => Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) },
-        Err(before) => {
-            let before = before.duration();
-            let nanoseconds = i64::from(before.subsec_nanos());
-            let borrow = i64::from(nanoseconds > 0);
-            Timespec { tv_sec: -(before.as_secs() as i64) - borrow, tv_nsec: borrow * 1_000_000_000 - nanoseconds }
-        }
-    }
 }
 
 impl Filesystem for Adapter {
@@ -121,6 +59,8 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
+            InitFlags::FUSE_POSIX_ACL,
+            InitFlags::FUSE_DONT_MASK,
         ];
         for flag in wanted {
             if config.add_capabilities(flag).is_err() {
@@ -153,7 +93,7 @@ impl Filesystem for Adapter {
 
     fn setattr(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         mode: Option<u32>,
         owner: Option<u32>,
@@ -171,7 +111,7 @@ impl Filesystem for Adapter {
     ) {
         let (accessed, modified) = (accessed.map(timespec), modified.map(timespec));
         let change = Change { mode, owner, group, size, accessed, modified };
-        reply_attr(reply, self.fs.setattr(node.0, handle.map(|handle| handle.0), &change));
+        reply_attr(reply, self.fs.setattr(node.0, handle.map(|handle| handle.0), &change, &caller(request)));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
@@ -187,16 +127,16 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        mask: u32,
         device: u32,
         reply: ReplyEntry,
     ) {
-        let device = crate::translate::device(device);
+        let (mode, device) = (NewMode { mode, mask }, crate::translate::device(device));
         reply_entry(reply, self.fs.mknod(parent.0, name, mode, device, &caller(request)));
     }
 
-    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, _: u32, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.mkdir(parent.0, name, mode, &caller(request)));
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, mask: u32, reply: ReplyEntry) {
+        reply_entry(reply, self.fs.mkdir(parent.0, name, NewMode { mode, mask }, &caller(request)));
     }
 
     fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -225,13 +165,12 @@ impl Filesystem for Adapter {
         reply_empty(reply, self.fs.rename(parent.0, name, new_parent.0, new_name, flags));
     }
 
-    fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.link(node.0, parent.0, name, &caller(request)));
+    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        reply_entry(reply, self.fs.link(node.0, parent.0, name));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (fs, backing) = (Arc::clone(&self.fs), Arc::clone(&self.backing));
-        let passthrough = Arc::clone(&self.passthrough);
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
         let flags = OFlags::from_bits_retain(flags.0 as u32);
         self.fs.open(node.0, flags, &caller(request), move |result| match result {
@@ -242,7 +181,6 @@ impl Filesystem for Adapter {
                 match known.unwrap_or_else(|| reply.open_backing(arena.as_file()).map(Arc::new)) {
                     Ok(id) => {
                         backing.entry(resident).or_insert_with(|| (Arc::clone(&id), 0)).1 += 1;
-                        passthrough.lock().insert(handle, resident);
                         drop(backing);
                         reply.opened_passthrough(FileHandle(handle), FopenFlags::empty(), &id);
                     }
@@ -268,12 +206,13 @@ impl Filesystem for Adapter {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _: u32,
+        mask: u32,
         flags: i32,
         reply: ReplyCreate,
     ) {
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
-        match self.fs.create(parent.0, name, mode, OFlags::from_bits_retain(flags as u32), &caller(request)) {
+        let (mode, flags) = (NewMode { mode, mask }, OFlags::from_bits_retain(flags as u32));
+        match self.fs.create(parent.0, name, mode, flags, &caller(request)) {
             Ok((entry, opened)) => {
                 let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
                 let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
@@ -310,15 +249,17 @@ impl Filesystem for Adapter {
         handle: FileHandle,
         offset: u64,
         data: &[u8],
-        _: WriteFlags,
+        flags: WriteFlags,
         _: OpenFlags,
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        match self.fs.write(handle.0, offset, data) {
+        let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
+        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
+        self.fs.may_wait(move || match fs.write(handle.0, offset, &data, privileged) {
             Ok(written) => reply.written(written),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn flush(&self, _: &Request, _: INodeNo, _: FileHandle, _: LockOwner, reply: ReplyEmpty) {
@@ -336,7 +277,7 @@ impl Filesystem for Adapter {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if let Some(resident) = self.passthrough.lock().remove(&handle.0) {
+        if let Some(resident) = self.fs.release(handle.0) {
             let mut backing = self.backing.lock();
             if let Some((_, handles)) = backing.get_mut(&resident) {
                 *handles -= 1;
@@ -345,12 +286,12 @@ impl Filesystem for Adapter {
                 }
             }
         }
-        self.fs.release(handle.0);
         reply.ok();
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.fsync(handle.0, data_only));
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || reply_empty(reply, fs.fsync(handle.0, data_only)));
     }
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
@@ -421,7 +362,8 @@ impl Filesystem for Adapter {
     }
 
     fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.fsyncdir(handle.0));
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || reply_empty(reply, fs.fsyncdir(handle.0)));
     }
 
     fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
@@ -471,7 +413,8 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let range = offset..offset.saturating_add(length);
-        reply_empty(reply, self.fs.fallocate(handle.0, range, mode as u32));
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || reply_empty(reply, fs.fallocate(handle.0, range, mode as u32)));
     }
 
     fn lseek(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -499,9 +442,10 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        match self.fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
+        let fs = Arc::clone(&self.fs);
+        self.fs.may_wait(move || match fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 }

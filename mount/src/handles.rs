@@ -1,7 +1,7 @@
 //! Open files and directories by the number that the kernel gives back with every operation on them.
 
 use std::fs::File;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -20,8 +20,8 @@ pub enum Content {
     Stream(OnceLock<Arc<Opened>>),
     /// By the daemon, always from the source.
     Source,
-    /// By the kernel, out of the arena. Held so that nothing of it changes.
-    Passthrough(Held),
+    /// By the kernel, out of the arena, under a resident number. Held so that nothing of it changes.
+    Passthrough { held: Held, resident: u64 },
 }
 
 #[derive(Debug)]
@@ -54,6 +54,7 @@ enum Handle {
 #[derive(Debug, Default)]
 pub struct Handles {
     slab: Slab<Handle>,
+    count: AtomicUsize,
 }
 
 impl Handles {
@@ -67,7 +68,12 @@ impl Handles {
 
     fn add(&self, handle: Handle) -> Result<u64, FsError> {
         let number = self.slab.insert(handle).ok_or(rustix::io::Errno::NFILE)?;
+        self.count.fetch_add(1, Ordering::Relaxed);
         Ok(number as u64)
+    }
+
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
     }
 
     pub fn file(&self, number: u64) -> Result<Arc<OpenFile>, FsError> {
@@ -86,6 +92,8 @@ impl Handles {
 
     /// Takes a handle out of the table. Operations that are under way finish with it.
     pub fn remove(&self, number: u64) {
-        self.slab.remove(number as usize);
+        if self.slab.remove(number as usize) {
+            self.count.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }

@@ -1,10 +1,13 @@
 //! Serves a weightfs store through FUSE.
 
+mod answer;
 pub mod attr;
+mod bounce;
 pub mod control_client;
 mod control_line;
 pub mod control_server;
 pub mod daemon;
+mod detached;
 pub mod device;
 mod error;
 mod follow;

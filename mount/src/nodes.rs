@@ -175,7 +175,10 @@ impl Nodes {
             let node = match by_id.entry(id) {
                 // An inode number that was given to another kind of file: the old one is gone.
                 Entry::Occupied(mut known) if known.get().kind != kind => {
-                    known.insert(Arc::new(Node::new(id, key, kind, origin)));
+                    let new = Node::new(id, key, kind, origin);
+                    // The kernel forgets both by this number.
+                    *new.lookups.lock() = *known.get().lookups.lock();
+                    known.insert(Arc::new(new));
                     Arc::clone(known.get())
                 }
                 Entry::Occupied(known) => Arc::clone(known.get()),

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::residents::Purpose;
+use crate::bounce::Purpose;
 
 /// Everything that the decision depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,6 +12,8 @@ pub struct Situation {
     pub writes: bool,
     /// The kernel opens files of the arena itself.
     pub passthrough: bool,
+    /// A name of the file leads elsewhere by now: the kernel may have come by it.
+    pub renamed: bool,
     /// The number that is opened belongs to a resident generation.
     pub resident_node: bool,
     /// That generation is what the source has now.
@@ -57,6 +59,7 @@ pub enum Reason {
     Writing,
     Resident,
     HasResidentNode,
+    Renamed,
     WrongNode,
     NotKept,
     BeingWritten,
@@ -67,6 +70,9 @@ pub enum Reason {
 
 /// Decides how an open is served.
 pub fn decide(s: &Situation) -> (Choice, Reason) {
+    if s.renamed && s.bounced.is_none() {
+        return (Choice::Bounce, Reason::Renamed);
+    }
     if s.resident_node {
         return resident_node(s);
     }
@@ -106,9 +112,9 @@ fn resident_node(s: &Situation) -> (Choice, Reason) {
     if s.bounced.is_none() {
         return (Choice::Bounce, Reason::WrongNode);
     }
-    // The lookup that gave this number was made for this open, and the content was right then: the open is counted as
-    // of that moment. If its pages are gone by now nobody holds it, and any other way of opening works.
-    if s.complete && s.passthrough {
+    // Where nobody holds the number, any other way of opening works on it. Where somebody does, only this one: the lookup
+    // that gave it was made for this open, and the content was right then. The open is counted as of that moment.
+    if s.held && s.complete && s.passthrough {
         return (Choice::Passthrough, Reason::Resident);
     }
     (Choice::Source, Reason::WrongNode)
@@ -120,6 +126,7 @@ impl fmt::Display for Reason {
             Reason::Writing => "opened for writing",
             Reason::Resident => "every byte is in the arena",
             Reason::HasResidentNode => "the arena has it under another node number",
+            Reason::Renamed => "the name may lead to another file by now",
             Reason::WrongNode => "the node number no longer stands for the content",
             Reason::NotKept => "too small, or changed too lately, to be kept",
             Reason::BeingWritten => "somebody is writing to it",
@@ -137,6 +144,7 @@ mod tests {
     const PLAIN: Situation = Situation {
         writes: false,
         passthrough: true,
+        renamed: false,
         resident_node: false,
         current: true,
         complete: false,
@@ -175,12 +183,17 @@ mod tests {
             (Situation { passthrough: false, ..WHOLE }, Stream),
             (Situation { written: true, ..WHOLE }, Source),
             (Situation { writes: true, ..WHOLE }, Source),
+            (Situation { renamed: true, ..PLAIN }, Bounce),
+            (Situation { renamed: true, writes: true, ..PLAIN }, Bounce),
+            (Situation { renamed: true, bounced: read, kept: false, ..PLAIN }, Source),
+            (Situation { renamed: true, ..RESIDENT }, Bounce),
             (RESIDENT, Passthrough),
             (Situation { held: true, ..RESIDENT }, Passthrough),
             (Situation { current: false, ..RESIDENT }, Bounce),
             (Situation { written: true, ..RESIDENT }, Bounce),
             (Situation { complete: false, ..RESIDENT }, Bounce),
-            (Situation { current: false, bounced: read, ..RESIDENT }, Passthrough),
+            (Situation { current: false, bounced: read, ..RESIDENT }, Source),
+            (Situation { current: false, bounced: read, held: true, ..RESIDENT }, Passthrough),
             (Situation { complete: false, bounced: read, ..RESIDENT }, Source),
             (Situation { writes: true, ..RESIDENT }, Bounce),
             (Situation { writes: true, bounced: write, ..RESIDENT }, Source),
@@ -194,7 +207,7 @@ mod tests {
     /// Every situation there is: a thread that was bounced for reading is never bounced again.
     #[test]
     fn nobody_is_bounced_twice() {
-        for bits in 0..1u32 << 9 {
+        for bits in 0..1u32 << 10 {
             let bit = |n: u32| bits >> n & 1 == 1;
             let situation = Situation {
                 passthrough: bit(0),
@@ -206,6 +219,7 @@ mod tests {
                 written: bit(6),
                 room: bit(7),
                 speed: u64::from(bit(8)) << 30,
+                renamed: bit(9),
                 bounced: Some(Purpose::Read),
                 ..PLAIN
             };

@@ -1,22 +1,16 @@
 //! Resident node numbers: one for each generation that is whole in the arena, opened in passthrough and in no other way.
 //!
 //! The kernel allows one way of opening a node at a time, so a resident generation has a node number of its own beside
-//! the file's. Lookup answers with the one that fits. An open that meets the wrong one is *bounced*: answered with
-//! ESTALE, upon which the kernel looks the name up again and opens what it then gets, invisibly to the client. It does so
-//! once for an open, so a bounced thread must not be bounced again: who was bounced, and why, is remembered by thread.
+//! the file's. Lookup answers with the one that fits; an open that meets the wrong one is bounced (see `bounce`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use weightfs::store::Generation;
 
 use crate::nodes::RESIDENT_BIT;
-
-/// How long a bounced thread may take to come back.
-const BOUNCE: Duration = Duration::from_secs(10);
 
 /// A generation under a node number of its own.
 #[derive(Debug)]
@@ -29,13 +23,6 @@ pub struct Resident {
     lookups: Mutex<u64>,
 }
 
-/// What an open was bounced for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
-    Read,
-    Write,
-}
-
 /// What is known of a regular file beyond its names.
 #[derive(Debug, Default)]
 pub struct FileState {
@@ -46,7 +33,6 @@ pub struct FileState {
 struct Inner {
     writers: u32,
     resident: Option<Arc<Resident>>,
-    bounced: Vec<(u32, Purpose, Instant)>,
 }
 
 impl FileState {
@@ -61,28 +47,6 @@ impl FileState {
 
     pub fn has_writers(&self) -> bool {
         self.inner.lock().writers > 0
-    }
-
-    /// Remembers that `thread` was answered with ESTALE.
-    pub fn bounce(&self, thread: u32, purpose: Purpose) {
-        let mut inner = self.inner.lock();
-        inner.bounced.retain(|(other, _, at)| *other != thread && at.elapsed() < BOUNCE);
-        inner.bounced.push((thread, purpose, Instant::now()));
-    }
-
-    /// For what `thread` was bounced and has not come back yet.
-    pub fn bounced(&self, thread: u32) -> Option<Purpose> {
-        let inner = self.inner.lock();
-        let found = inner.bounced.iter().find(|(other, _, at)| *other == thread && at.elapsed() < BOUNCE);
-        found.map(|(_, purpose, _)| *purpose)
-    }
-
-    /// The bounced thread has come back.
-    pub fn landed(&self, thread: u32) {
-        let mut inner = self.inner.lock();
-        if !inner.bounced.is_empty() {
-            inner.bounced.retain(|(other, ..)| *other != thread);
-        }
     }
 }
 
@@ -155,21 +119,6 @@ impl Residents {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_bounced_thread_is_known_until_it_lands() {
-        let file = FileState::default();
-        file.bounce(7, Purpose::Write);
-        file.bounce(8, Purpose::Read);
-        assert_eq!(
-            (file.bounced(7), file.bounced(8), file.bounced(9)),
-            (Some(Purpose::Write), Some(Purpose::Read), None)
-        );
-        file.bounce(7, Purpose::Read);
-        assert_eq!(file.bounced(7), Some(Purpose::Read));
-        file.landed(7);
-        assert_eq!((file.bounced(7), file.bounced(8)), (None, Some(Purpose::Read)));
-    }
 
     #[test]
     fn writers_are_counted() {

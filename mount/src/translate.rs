@@ -2,8 +2,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fuser::{FileAttr, INodeNo};
-use rustix::fs::FileType;
+use fuser::{FileAttr, INodeNo, TimeOrNow};
+use rustix::fs::{FileType, Timespec};
 use weightfs::ids::Timestamp;
 
 use crate::attr::Attr;
@@ -56,6 +56,26 @@ fn time(time: Timestamp) -> SystemTime {
     match u64::try_from(time.seconds) {
         Ok(seconds) => UNIX_EPOCH + Duration::from_secs(seconds) + nanoseconds,
         Err(_) => UNIX_EPOCH - Duration::from_secs(time.seconds.unsigned_abs()) + nanoseconds,
+    }
+}
+
+/// A time to set.
+pub fn timespec(time: TimeOrNow) -> Timespec {
+    match time {
+        TimeOrNow::Now => Timespec { tv_sec: 0, tv_nsec: rustix::fs::UTIME_NOW },
+        TimeOrNow::SpecificTime(time) => since_epoch(time),
+    }
+}
+
+fn since_epoch(time: SystemTime) -> Timespec {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(after) => Timespec { tv_sec: after.as_secs() as i64, tv_nsec: i64::from(after.subsec_nanos()) },
+        Err(before) => {
+            let before = before.duration();
+            let nanoseconds = i64::from(before.subsec_nanos());
+            let borrow = i64::from(nanoseconds > 0);
+            Timespec { tv_sec: -(before.as_secs() as i64) - borrow, tv_nsec: borrow * 1_000_000_000 - nanoseconds }
+        }
     }
 }
 

@@ -74,7 +74,7 @@ pub fn after_mounting(
     if !offered.shared_maps_of_direct_files {
         notes.push("the kernel lacks shared maps of directly served files (Linux 6.6): streamed files pass through its page cache".to_owned());
     }
-    if let Err(error) = set_readahead(mountpoint) {
+    if let Err(error) = device_number(mountpoint).and_then(|device| set_readahead(&device)) {
         notes.push(format!(
             "readahead stays at 128 KiB ({error}), which makes page faults of streamed files slower; as root: echo {READAHEAD_KIB} > /sys/class/bdi/DEVICE/read_ahead_kb"
         ));
@@ -102,11 +102,14 @@ pub fn after_mounting(
     (works, notes)
 }
 
-fn set_readahead(mountpoint: &Path) -> io::Result<()> {
-    // Not by asking the mount, which does not answer yet.
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    let device = device_of(&table, mountpoint).ok_or(io::ErrorKind::NotFound)?;
+fn set_readahead(device: &str) -> io::Result<()> {
     std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READAHEAD_KIB.to_string())
+}
+
+/// "MAJOR:MINOR" of our mount, by which the kernel's tables name it. Not by asking the mount, which may not answer yet.
+pub fn device_number(mountpoint: &Path) -> io::Result<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
 }
 
 /// "MAJOR:MINOR" of the last mount of ours on `mountpoint`.

@@ -104,6 +104,10 @@ impl Watcher {
                 table.by_directory.insert(directory, watch);
                 table.full = table.by_directory.len() >= MOST_WATCHES;
             }
+            // Gone already, or not ours to read: believed for less than a second.
+            Err(error) if !matches!(error, rustix::io::Errno::NOSPC | rustix::io::Errno::NOMEM) => {
+                tracing::debug!(%error, "a directory cannot be watched");
+            }
             Err(error) => {
                 table.full = true;
                 tracing::info!(%error, "no more directories can be watched; raise fs.inotify.max_user_watches");

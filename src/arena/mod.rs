@@ -11,7 +11,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::io::Errno;
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 pub use file::ArenaFile;
@@ -85,13 +86,15 @@ impl Arena {
             .map_err(|source| ArenaError::File { generation, source })
     }
 
-    /// Takes the name of a generation's file away: its pages are freed when nobody holds it any more.
+    /// Takes the name of a generation's file away, if it has one still: its pages are freed when nobody holds it any
+    /// more.
     pub fn unlink(&self, generation: GenerationId) {
-        if matches!(self.pages, Pages::Detached { .. })
-            && let Err(error) =
-                rustix::fs::unlinkat(&self.directory, file::name(generation), rustix::fs::AtFlags::empty())
-        {
-            tracing::warn!(%generation, %error, "an arena file had no name to take away");
+        if self.pages == Pages::Shared {
+            return;
+        }
+        match rustix::fs::unlinkat(&self.directory, file::name(generation), AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(error) => tracing::error!(%generation, %error, "an arena file keeps its name, and so its pages"),
         }
     }
 

@@ -32,6 +32,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::sys::mapping::Mapping;
 
 pub use engine::{Engine, EngineChoice, EngineError};
+#[cfg(test)]
+pub(crate) use faults::{Fault, Faults};
 pub use queue::JobId;
 pub use source::SourceFile;
 pub use speed::Counters;

@@ -8,7 +8,6 @@ use std::sync::mpsc::{Receiver, channel};
 
 use rustix::io::Errno;
 
-use super::faults::{Fault, Faults};
 use super::*;
 use crate::sys::cachestat::all_cached;
 

@@ -151,7 +151,7 @@ mod tests {
             prop_assert_eq!(layout.weights(all), u64::from(extents));
             let some = layout.touching(&(start..start + length));
             prop_assert_eq!(layout.weights(some), some.iter().map(|block| layout.weight(block)).sum::<u64>());
-            let run: ExtentSet = [start.min(extents)..(start + length).min(extents)].into_iter().collect();
+            let run: ExtentSet = std::iter::once(start.min(extents)..(start + length).min(extents)).collect();
             prop_assert_eq!(run.difference(&layout.spread(some)), ExtentSet::new());
             let inside = layout.within(&run);
             prop_assert_eq!(layout.spread(inside).difference(&run), ExtentSet::new());

@@ -29,7 +29,7 @@ impl Residency {
             return Decision { admit: ExtentSet::new(), bypass, evict: Vec::new(), reason: AdmitReason::WorthLess };
         };
         let missed = file.clip(extents).difference(&file.resident.difference(&file.leaving));
-        let queued = file.queued.map(|place| Standing::Queued { rank: rank_of(place) });
+        let queued = self.needed(id).map(|place| Standing::Queued { rank: rank_of(place) });
         if kind == UseKind::Load && queued.is_none() {
             self.used(id, &missed, false, now);
         }

@@ -126,10 +126,8 @@ impl Residency {
 
     /// An open that began as `opened_as` ended, and this is what it was.
     pub fn closed(&mut self, id: FileId, opened_as: UseKind, kind: UseKind, now: Duration) {
-        if kind == UseKind::Load && self.loading && self.queue.first() == Some(&id) {
-            self.loading = false;
-            self.queue.remove(0);
-            self.place_queue();
+        if matches!(kind, UseKind::Load | UseKind::Unknown) {
+            self.loaded_queued(id, opened_as);
         }
         let Some(file) = self.files.get_mut(&id).filter(|_| opened_as == UseKind::Unknown) else { return };
         file.undecided_opens = file.undecided_opens.saturating_sub(1);
@@ -189,8 +187,7 @@ impl Residency {
     }
 
     /// The files that will be loaded, in this order; a file may come more than once. Replaces what was queued. A file
-    /// is taken from the queue when it has been opened and closed as [`UseKind::Load`]; while it is open it counts as
-    /// the next.
+    /// is taken from the queue when it is closed as [`UseKind::Load`]; from its opening as such it counts as the next.
     pub fn set_queue(&mut self, queue: Vec<FileId>) {
         self.loading = false;
         self.queue = queue;
@@ -259,15 +256,22 @@ impl Residency {
     /// only about to be read.
     pub(super) fn used(&mut self, id: FileId, extents: &ExtentSet, counted: bool, now: Duration) {
         let Some(file) = self.files.get_mut(&id) else { return };
-        let first = file.first_reached(extents, counted, self.traffic);
+        self.stamp += 1;
+        let first = file.first_reached(extents, counted, self.traffic, self.stamp);
         let pinned = file.pin.as_ref().map_or(Blocks::NONE, |pin| file.layout.within(pin));
         let blocks = first.minus(pinned);
         if counted {
-            self.stamp += 1;
             file.last_use = Some(LastUse { stamp: self.stamp, at: now });
         }
         if !blocks.is_empty() {
-            let access = Access { file: id, layout: file.layout, blocks, traffic: self.traffic, class: file.class() };
+            let access = Access {
+                file: id,
+                layout: file.layout,
+                blocks,
+                pass: file.pass(),
+                traffic: self.traffic,
+                class: file.class(),
+            };
             let mut changed = Vec::new();
             self.policy.touch(&access, &mut changed);
             self.stale.extend(changed);
@@ -315,6 +319,27 @@ impl Residency {
             }
             self.loading = true;
             self.place_queue();
+        }
+    }
+
+    /// Takes a file that was loaded from the queue. One that was opened as unknown has not become the next by that.
+    fn loaded_queued(&mut self, id: FileId, opened_as: UseKind) {
+        let next = self.loading && self.queue.first() == Some(&id);
+        let place = self.queue.iter().position(|queued| *queued == id);
+        if let Some(place) = place.filter(|_| next || opened_as == UseKind::Unknown) {
+            self.loading &= place > 0;
+            self.queue.remove(place);
+            self.place_queue();
+        }
+    }
+
+    /// Where in the queue extents that are admitted now will be needed. A file that is being loaded is read now either
+    /// way, so for it that is the time after this one.
+    pub(super) fn needed(&self, id: FileId) -> Option<u64> {
+        let now = usize::from(self.loading && self.queue.first() == Some(&id));
+        match now {
+            0 => self.files.get(&id)?.queued,
+            _ => self.queue[1..].iter().position(|queued| *queued == id).map(|place| place as u64 + 1),
         }
     }
 

@@ -47,6 +47,8 @@ pub(super) struct LastUse {
 /// One reading of the file. Loaders open a file two or three times and touch an extent many times to load it once.
 #[derive(Default)]
 struct Pass {
+    /// Later passes have higher numbers.
+    number: u64,
     seen: Blocks,
     extents: u64,
     /// All traffic up to its last read.
@@ -88,15 +90,15 @@ impl File {
     }
 
     /// The blocks that this touch reaches first in its pass, after `traffic` extents were used by anybody. `counted`
-    /// is false for what is only about to be read.
-    pub fn first_reached(&mut self, extents: &ExtentSet, counted: bool, traffic: u64) -> Blocks {
+    /// is false for what is only about to be read. A pass that begins gets the number `stamp`.
+    pub fn first_reached(&mut self, extents: &ExtentSet, counted: bool, traffic: u64, stamp: u64) -> Blocks {
         let blocks = extents.runs().iter().fold(Blocks::NONE, |blocks, run| blocks.or(self.layout.touching(run)));
         let again = !blocks.and(self.pass.seen).is_empty();
         let others = traffic != self.pass.until;
         // A mapping that stays open has no opens to tell its passes apart: as many bytes as the file has are a pass.
         let through = self.pass.extents >= u64::from(self.layout.extents());
         if self.pass.ended && (again || others) || again && through {
-            self.pass = Pass::default();
+            self.pass = Pass { number: stamp, ..Pass::default() };
         }
         self.pass.ended = false;
         let first = blocks.minus(self.pass.seen);
@@ -107,6 +109,10 @@ impl File {
             self.pass.until += extents.count();
         }
         first
+    }
+
+    pub fn pass(&self) -> u64 {
+        self.pass.number
     }
 
     /// What of `extents` the file has.

@@ -15,7 +15,6 @@ use crate::ids::FileId;
 #[derive(Default)]
 pub struct Mru {
     shelf: Shelf,
-    stamp: u64,
 }
 
 impl Mru {
@@ -30,22 +29,21 @@ impl Policy for Mru {
     }
 
     fn touch(&mut self, access: &Access, changed: &mut Vec<FileId>) -> Blocks {
-        self.stamp += 1;
         let before = self.shelf.kept(access.file);
-        self.shelf.refresh(access, self.stamp);
+        self.shelf.refresh(access);
         for block in access.blocks.minus(before).iter() {
             let weight = access.layout.weight(block);
             // Of two files that are used equally often, the one from the slower source is worth more.
             while self.shelf.free() < weight
                 && let Some(cheaper) = self.shelf.clearly_less_than(access.class)
             {
-                self.shelf.drop_tail(cheaper);
-                changed.push(cheaper);
+                self.shelf.drop(cheaper);
+                changed.push(cheaper.0);
             }
             if self.shelf.free() < weight {
                 break;
             }
-            self.shelf.keep(access.file, block);
+            self.shelf.keep(access, block);
             changed.push(access.file);
         }
         access.blocks.and(before)
@@ -58,10 +56,10 @@ impl Policy for Mru {
     fn set_capacity(&mut self, extents: u64, changed: &mut Vec<FileId>) {
         self.shelf.set_capacity(extents);
         while self.shelf.over() > 0
-            && let Some(file) = self.shelf.newest_of_least()
+            && let Some(tail) = self.shelf.newest_of_least()
         {
-            self.shelf.drop_tail(file);
-            changed.push(file);
+            self.shelf.drop(tail);
+            changed.push(tail.0);
         }
     }
 

@@ -14,6 +14,8 @@ pub struct Access {
     pub file: FileId,
     pub layout: Layout,
     pub blocks: Blocks,
+    /// Tells the readings of files apart: later ones have higher numbers, and all reads of one reading the same.
+    pub pass: u64,
     /// Extents that were used by anybody before this: the clock that ageing goes by.
     pub traffic: u64,
     /// Worth of an extent of this file against those of others, were both used equally often, from refetch cost and

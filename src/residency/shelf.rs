@@ -1,4 +1,4 @@
-//! What a policy keeps, for the policies that think in files: blocks by file, in order of worth and of last use.
+//! What a policy keeps, for the policies that go by last use: blocks in order of worth and of last use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -10,25 +10,30 @@ use crate::ids::FileId;
 /// of about the same speed must not push each other out.
 const CLEARLY_LESS: u8 = 2;
 
+/// A block in order: by the pass that read it last, from the tail of its file.
+type Place = (u64, u32, FileId);
+
 #[derive(Default)]
 pub(super) struct Shelf {
     capacity: u64,
     used: u64,
-    files: HashMap<FileId, Place>,
-    /// Files of which something is kept, by class, then by last use.
-    order: BTreeMap<u8, BTreeSet<(u64, FileId)>>,
+    files: HashMap<FileId, Blocks>,
+    nodes: HashMap<(FileId, u32), Node>,
+    order: BTreeMap<u8, BTreeSet<Place>>,
 }
 
-struct Place {
-    last: Access,
-    kept: Blocks,
-    /// The number of the last use: no two files have the same.
-    stamp: u64,
+/// The last use of a kept block.
+#[derive(Clone, Copy)]
+struct Node {
+    class: u8,
+    pass: u64,
+    traffic: u64,
+    weight: u64,
 }
 
 impl Shelf {
     pub fn kept(&self, file: FileId) -> Blocks {
-        self.files.get(&file).map_or(Blocks::NONE, |place| place.kept)
+        self.files.get(&file).copied().unwrap_or_default()
     }
 
     pub fn free(&self) -> u64 {
@@ -39,63 +44,71 @@ impl Shelf {
         self.used.saturating_sub(self.capacity)
     }
 
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
     pub fn set_capacity(&mut self, extents: u64) {
         self.capacity = extents;
     }
 
-    /// Makes the file the most recently used one.
-    pub fn refresh(&mut self, access: &Access, stamp: u64) {
-        let kept = self.kept(access.file);
-        self.place(Place { last: *access, kept, stamp });
+    /// Records a use of those blocks that are kept.
+    pub fn refresh(&mut self, access: &Access) {
+        for block in self.kept(access.file).and(access.blocks).iter() {
+            self.keep(access, block);
+        }
     }
 
-    pub fn keep(&mut self, file: FileId, block: u32) {
-        self.change(file, |blocks| blocks.with(block));
+    pub fn keep(&mut self, access: &Access, block: u32) {
+        self.drop((access.file, block));
+        let weight = access.layout.weight(block);
+        let node = Node { class: access.class, pass: access.pass, traffic: access.traffic, weight };
+        self.used += weight;
+        self.nodes.insert((access.file, block), node);
+        self.order.entry(node.class).or_default().insert((node.pass, !block, access.file));
+        let kept = self.files.entry(access.file).or_default();
+        *kept = kept.with(block);
     }
 
-    /// Drops the last kept block of `file`.
-    pub fn drop_tail(&mut self, file: FileId) {
-        self.change(file, |blocks| blocks.last().map_or(blocks, |last| blocks.without(last)));
+    pub fn drop(&mut self, (file, block): (FileId, u32)) {
+        let Some(node) = self.nodes.remove(&(file, block)) else { return };
+        self.used -= node.weight;
+        if let Some(class) = self.order.get_mut(&node.class) {
+            class.remove(&(node.pass, !block, file));
+            if class.is_empty() {
+                self.order.remove(&node.class);
+            }
+        }
+        let kept = self.files.entry(file).or_default();
+        *kept = kept.without(block);
     }
 
     pub fn forget(&mut self, file: FileId) {
-        self.change(file, |_| Blocks::NONE);
+        self.kept(file).iter().for_each(|block| self.drop((file, block)));
         self.files.remove(&file);
     }
 
-    /// The file of which something is kept that was used last, in the lowest class.
-    pub fn newest_of_least(&self) -> Option<FileId> {
-        self.order.values().next().and_then(|files| files.last()).map(|(_, file)| *file)
+    /// The tail of what was read last, in the lowest class.
+    pub fn newest_of_least(&self) -> Option<(FileId, u32)> {
+        self.order.values().next().and_then(newest)
     }
 
-    /// The file that was used last in a class clearly under `class`, lowest first.
-    pub fn clearly_less_than(&self, class: u8) -> Option<FileId> {
-        let (least, files) = self.order.first_key_value()?;
-        (least.saturating_add(CLEARLY_LESS) <= class).then(|| files.last().map(|(_, file)| *file)).flatten()
+    /// The tail of what was read last in the lowest class, if that is clearly under `class`.
+    pub fn clearly_less_than(&self, class: u8) -> Option<(FileId, u32)> {
+        let (least, blocks) = self.order.first_key_value()?;
+        (least.saturating_add(CLEARLY_LESS) <= class).then(|| newest(blocks)).flatten()
     }
 
-    fn change(&mut self, file: FileId, to: impl FnOnce(Blocks) -> Blocks) {
-        if let Some(place) = self.files.get(&file) {
-            let kept = to(place.kept);
-            self.place(Place { kept, ..*place });
-        }
+    /// The tail of what was read longest ago, and the traffic before that, in each class from the lowest.
+    pub fn oldest(&self) -> impl Iterator<Item = ((FileId, u32), u64)> + '_ {
+        self.order.values().filter_map(|blocks| blocks.first()).map(|&(_, block, file)| {
+            let block = (file, !block);
+            (block, self.nodes[&block].traffic)
+        })
     }
+}
 
-    fn place(&mut self, place: Place) {
-        let (file, layout) = (place.last.file, place.last.layout);
-        if let Some(old) = self.files.get(&file).filter(|old| !old.kept.is_empty()) {
-            self.used -= old.last.layout.weights(old.kept);
-            if let Some(class) = self.order.get_mut(&old.last.class) {
-                class.remove(&(old.stamp, file));
-                if class.is_empty() {
-                    self.order.remove(&old.last.class);
-                }
-            }
-        }
-        if !place.kept.is_empty() {
-            self.used += layout.weights(place.kept);
-            self.order.entry(place.last.class).or_default().insert((place.stamp, file));
-        }
-        self.files.insert(file, place);
-    }
+fn newest(blocks: &BTreeSet<Place>) -> Option<(FileId, u32)> {
+    let (pass, ..) = blocks.last()?;
+    blocks.range((*pass, 0, FileId(0))..).next().map(|&(_, block, file)| (file, !block))
 }

@@ -18,8 +18,8 @@ pub enum UseKind {
     HeaderPeek,
     /// Something that reads every file once, such as a hash or a backup: no use.
     Scan,
-    /// Not known yet. Takes free room and nothing else, and counts as a use only if it is closed as `Load` or, as the
-    /// safe guess, still as `Unknown`.
+    /// Not known yet. Displaces nothing, unless the policy keeps the extents already and they are merely missing. It
+    /// counts as a use only if it is closed as `Load` or, as the safe guess, still as `Unknown`.
     Unknown,
 }
 

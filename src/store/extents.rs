@@ -102,9 +102,10 @@ impl Extents {
 
     /// The bytes are there.
     pub fn filled(&self, extent: ExtentIndex) {
+        // Counted first: whoever evicts it at once must not count below zero.
+        self.present.fetch_add(1, Ordering::AcqRel);
         let before = self.words[extent as usize].fetch_xor(FILLING | PRESENT, Ordering::AcqRel);
         assert_eq!(before & FLAGS, FILLING, "an extent was filled that nobody was filling");
-        self.present.fetch_add(1, Ordering::AcqRel);
     }
 
     /// The bytes could not be had.
@@ -132,9 +133,9 @@ impl Extents {
 
     /// The pages could not be freed: the bytes are still there.
     pub fn kept(&self, extent: ExtentIndex) {
+        self.present.fetch_add(1, Ordering::AcqRel);
         let before = self.words[extent as usize].fetch_xor(EVICTING | PRESENT, Ordering::AcqRel);
         assert_eq!(before & FLAGS, EVICTING, "an extent was kept that nobody was evicting");
-        self.present.fetch_add(1, Ordering::AcqRel);
     }
 }
 

@@ -8,7 +8,7 @@ use super::extents::Begin;
 use super::waiters::Waiter;
 use super::{Generation, Store, bypass};
 use crate::extent::{Plan, Window, plan};
-use crate::fill::{Class, Engine, EngineError, FillError, Job, Storage};
+use crate::fill::{Class, Engine, EngineError, FillError, Job, JobId, Storage};
 use crate::format::{self, Bytes, TensorMap};
 use crate::ids::ExtentIndex;
 use crate::residency::UseKind;
@@ -45,7 +45,10 @@ impl Store {
         }
         if !generation.parsing.swap(true, Ordering::Relaxed) {
             let (store, generation) = (Arc::clone(self), Arc::clone(generation));
-            self.background.spawn(move || {
+            self.background.spawn(move |runs| {
+                if !runs {
+                    return;
+                }
                 let map = store.headers.get_with(generation.identity(), || Arc::new(read_header(&generation)));
                 // Nobody else sets it: `parsing` let only this one through.
                 let _ = generation.tensors.set(map);
@@ -109,7 +112,7 @@ impl Store {
     ) {
         let waiter = Waiter::new(Box::new(then));
         for extent in extents {
-            let waits = generation.waiters.wait_if(extent, &waiter, || generation.extents.is_filling(extent));
+            let waits = generation.waiters.wait_if(extent, &waiter, class, || generation.extents.is_filling(extent));
             if waits && let Some((job, engine)) = generation.job_of(extent) {
                 engine.promote(job, class);
             }
@@ -125,14 +128,41 @@ impl Store {
         class: Class,
         kind: UseKind,
     ) -> bool {
+        // Nothing of what is over is kept, so nothing of it is read.
+        if generation.is_dead() {
+            return true;
+        }
         let started = claim(generation, extents, |extent| self.bypass.holds(generation.id, extent));
         if started.is_empty() {
             return true;
         }
+        if self.known_engine(generation).is_some() {
+            return self.fill_claimed(generation, &started, class, kind);
+        }
+        // What its device is like is found out by reading, for which nobody who asks must wait.
+        let (store, filled) = (Arc::clone(self), Arc::clone(generation));
+        self.background.spawn(move |runs| {
+            if runs {
+                store.fill_claimed(&filled, &started, class, kind);
+            } else {
+                started.iter().for_each(|run| store.give_up(&filled, run));
+            }
+        });
+        false
+    }
+
+    /// As [`Store::fill`], for extents whose fill has begun here.
+    fn fill_claimed(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        started: &[Range<ExtentIndex>],
+        class: Class,
+        kind: UseKind,
+    ) -> bool {
         let (file, now) = (generation.file_id(), self.now());
         let decision = {
             let mut residency = self.residency.lock();
-            let decision = residency.want(file, &started, kind, self.room(), now);
+            let decision = residency.want(file, started, kind, self.room(), now);
             // Under the same lock as the decision: the next one sees what this one has taken.
             self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
             decision
@@ -142,8 +172,8 @@ impl Store {
             for run in decision.admit.runs() {
                 self.submit(generation, run.clone(), class);
             }
-        } else {
-            self.keeper.make_room(generation, decision.evict, decision.admit.runs().to_vec(), class);
+        } else if !self.keeper.make_room(generation, decision.evict, decision.admit.runs().to_vec(), class) {
+            decision.admit.runs().iter().for_each(|run| self.turn_away(generation, run));
         }
         let mut ahead = 0;
         for extent in decision.bypass.runs().iter().cloned().flatten() {
@@ -167,8 +197,7 @@ impl Store {
             Ok(ready) => ready,
             Err(error) => {
                 tracing::error!(%error, "an extent cannot be filled");
-                self.occupied.fetch_sub(u64::from(extents.end - extents.start), Ordering::AcqRel);
-                return self.give_up(generation, &extents);
+                return self.turn_away(generation, &extents);
             }
         };
         let ticket = (class == Class::Prefetch).then(|| generation.prefetch_ticket());
@@ -187,9 +216,7 @@ impl Store {
                 ticket: ticket.clone(),
                 done: Box::new(move |result| store.landed(&filled, done_run, result)),
             });
-            if class != Class::Demand {
-                generation.remember_job(run, job, &engine);
-            }
+            make_findable(generation, &run, job, &engine, class);
         }
     }
 
@@ -210,7 +237,7 @@ impl Store {
         };
         let (memory, at) = (slot.memory(), slot.at());
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
-        engine.submit(Job {
+        let job = engine.submit(Job {
             source: Arc::clone(&generation.source),
             bytes: extent_bytes(extent, generation.size),
             memory,
@@ -218,12 +245,17 @@ impl Store {
             class,
             ticket: None,
             done: Box::new(move |result| {
+                filled.forget_job(&(extent..extent + 1));
                 if store.is_trusted(&filled, result) {
                     slot.full();
+                } else {
+                    // Empty before anyone can begin to read the extent again.
+                    drop(slot);
                 }
                 store.give_up(&filled, &(extent..extent + 1));
             }),
         });
+        make_findable(generation, &(extent..extent + 1), job, &engine, class);
     }
 
     /// A job of the engine has ended.
@@ -234,28 +266,36 @@ impl Store {
         result: Result<(), FillError>,
     ) {
         generation.forget_job(&extents);
-        let count = u64::from(extents.end - extents.start);
         let arena = generation.arena().expect("it was filled into its arena file");
         if !self.is_trusted(generation, result) {
             // Nobody looked at these pages yet. They go before anyone can begin to fill them again.
             if let Err(error) = arena.punch(&extents) {
                 tracing::error!(%error, generation = %generation.id, "cannot free pages of the arena");
             }
-            self.occupied.fetch_sub(count, Ordering::AcqRel);
-            return self.give_up(generation, &extents);
+            self.turn_away(generation, &extents);
+            return self.discard_if_dead(generation);
         }
         for extent in extents.clone() {
             arena.lock(extent);
         }
-        self.residency.lock().filled(generation.file_id(), extents.clone(), self.now());
         for extent in extents.clone() {
             generation.extents.filled(extent);
         }
+        // The policy last: what it does not know of it cannot name for eviction before it can be evicted.
+        self.residency.lock().filled(generation.file_id(), extents.clone(), self.now());
         if generation.is_complete() {
             self.tell(generation);
         }
         for extent in extents {
             generation.waiters.settle(extent);
+        }
+        self.discard_if_dead(generation);
+    }
+
+    /// A generation that ended while this was filled was freed without it.
+    fn discard_if_dead(&self, generation: &Arc<Generation>) {
+        if generation.is_dead() {
+            self.keeper.discard(generation);
         }
     }
 
@@ -277,6 +317,12 @@ impl Store {
         }
     }
 
+    /// As [`Store::give_up`], for extents that were admitted and so count as occupied.
+    pub(super) fn turn_away(&self, generation: &Arc<Generation>, extents: &Range<ExtentIndex>) {
+        self.occupied.fetch_sub(u64::from(extents.end - extents.start), Ordering::AcqRel);
+        self.give_up(generation, extents);
+    }
+
     /// Leaves extents that this caller had begun to fill to whoever asks next, and lets those who wait look elsewhere.
     pub(super) fn give_up(&self, generation: &Arc<Generation>, extents: &Range<ExtentIndex>) {
         for extent in extents.clone() {
@@ -285,33 +331,55 @@ impl Store {
         }
     }
 
-    /// The engine of the device that a source lies on.
+    /// The engine of the device that a source lies on, if it is known what that is like. A small file does not show how
+    /// its device seeks: then the next larger one is tried.
+    fn known_engine(&self, generation: &Generation) -> Option<Engine> {
+        let engines = self.engines.lock();
+        let (engine, known) = engines.get(&generation.identity().device)?;
+        (*known || generation.size < TELLING).then(|| engine.clone())
+    }
+
+    /// As [`Store::known_engine`], started if there is none: this reads from the device.
     fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
-        let device = generation.identity().device;
-        let mut engines = self.engines.lock();
-        // A small file does not show how its device seeks: then the next larger one is tried.
-        let telling = generation.size >= TELLING;
-        if let Some((engine, known)) = engines.get(&device)
-            && (*known || !telling)
-        {
-            return Ok(engine.clone());
+        if let Some(engine) = self.known_engine(generation) {
+            return Ok(engine);
         }
+        // One at a time, and the table is free meanwhile for those who must not wait.
+        let _starting = self.starting.lock();
+        if let Some(engine) = self.known_engine(generation) {
+            return Ok(engine);
+        }
+        let device = generation.identity().device;
+        let telling = generation.size >= TELLING;
         let storage = if telling { Storage::of(&generation.source) } else { Storage::Fast };
-        if let Some((engine, known)) = engines.get_mut(&device)
-            && storage == Storage::Fast
+        if storage == Storage::Fast
+            && let Some((engine, known)) = self.engines.lock().get_mut(&device)
         {
             *known = true;
             return Ok(engine.clone());
         }
         tracing::info!(device, ?storage, engine = self.engine_kind(), "reading from a new device");
         let engine = Engine::start(self.engine_choice, storage)?;
-        engines.insert(device, (engine.clone(), telling));
+        let replaced = self.engines.lock().insert(device, (engine.clone(), telling));
+        // Whoever its last jobs belong to may look at the table.
+        drop(replaced);
         Ok(engine)
     }
 
     /// Bytes per second that the device of a generation has lately delivered.
     pub fn speed(&self, generation: &Generation) -> Option<u64> {
         self.engines.lock().get(&generation.identity().device)?.0.counters().bytes_per_second
+    }
+}
+
+/// Lets whoever comes to wait for `extents` find the job that reads them, and moves it up if somebody waits already.
+fn make_findable(generation: &Generation, extents: &Range<ExtentIndex>, job: JobId, engine: &Engine, class: Class) {
+    if class == Class::Demand {
+        return;
+    }
+    generation.remember_job(extents.clone(), job, engine);
+    if let Some(wanted) = generation.waiters.wanted(extents).filter(|wanted| *wanted < class) {
+        engine.promote(job, wanted);
     }
 }
 

@@ -56,6 +56,8 @@ pub struct Generation {
     pub(super) handles: AtomicU32,
     /// Open passthrough handles. Held while extents are evicted, so that none is opened meanwhile.
     pub(super) passthrough: Mutex<u32>,
+    /// What the policy was last told of whether clients hold it.
+    pub(super) marked_held: AtomicBool,
 }
 
 impl std::fmt::Debug for Generation {
@@ -94,6 +96,7 @@ impl Generation {
             verified: AtomicU64::new(now),
             handles: AtomicU32::new(0),
             passthrough: Mutex::new(0),
+            marked_held: AtomicBool::new(false),
         }
     }
 

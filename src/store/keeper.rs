@@ -67,48 +67,60 @@ impl Keeper {
         }
     }
 
+    /// False where the keeper has stopped: nobody will do it.
     pub(super) fn make_room(
         &self,
         generation: &Arc<Generation>,
         victims: Vec<Victim>,
         admit: Vec<Range<ExtentIndex>>,
         class: Class,
-    ) {
-        self.push(Task::MakeRoom { generation: Arc::clone(generation), victims, admit, class });
+    ) -> bool {
+        self.push(Task::MakeRoom { generation: Arc::clone(generation), victims, admit, class })
     }
 
     pub(super) fn discard(&self, generation: &Arc<Generation>) {
+        // Where the keeper has stopped, everything goes soon.
         self.push(Task::Discard(Arc::clone(generation)));
     }
 
-    fn push(&self, task: Task) {
-        self.shared.queue.lock().tasks.push_back(task);
+    fn push(&self, task: Task) -> bool {
+        let mut queue = self.shared.queue.lock();
+        if queue.stopping {
+            return false;
+        }
+        queue.tasks.push_back(task);
         self.shared.changed.notify_one();
+        true
     }
 }
 
 fn run(store: &Weak<Store>, shared: &Shared) {
+    let mut looked = Instant::now();
     loop {
-        // Not in the loop's head, where the lock would be held while they run.
-        let due = due(&mut shared.queue.lock());
-        due.into_iter().for_each(|then| then());
-        let task = {
+        let (due, task) = {
             let mut queue = shared.queue.lock();
             if queue.tasks.is_empty() && !queue.stopping {
-                shared.changed.wait_for(&mut queue, TICK);
+                shared.changed.wait_for(&mut queue, TICK.saturating_sub(looked.elapsed()));
             }
             match queue.tasks.pop_front() {
                 None if queue.stopping => return,
-                task => task,
+                task => (due(&mut queue), task),
             }
         };
         let Some(store) = store.upgrade() else { return };
+        // Evictions do not wait for what these do.
+        due.into_iter().for_each(|then| store.background.spawn(|_| then()));
         match task {
             Some(Task::MakeRoom { generation, victims, admit, class }) => {
-                store.make_room(&generation, &victims, &admit, class);
+                store.make_room(&generation, &victims, admit, class);
             }
             Some(Task::Discard(generation)) => store.discard(&generation),
-            None => store.look_around(),
+            None => {}
+        }
+        // However much there is to do.
+        if looked.elapsed() >= TICK {
+            looked = Instant::now();
+            store.look_around();
         }
     }
 }
@@ -123,64 +135,66 @@ impl Store {
         self: &Arc<Self>,
         generation: &Arc<Generation>,
         victims: &[Victim],
-        admit: &[Range<ExtentIndex>],
+        mut admit: Vec<Range<ExtentIndex>>,
         class: Class,
     ) {
-        self.evict(victims);
-        for run in admit {
-            // Some victims may have been refused: what does not fit now is read past the arena.
-            let mut run = run.clone();
-            let over = self.taken().saturating_sub(self.high_mark());
-            let excess = (over.div_ceil(EXTENT_SIZE) as ExtentIndex).min(run.end - run.start);
-            let kept = run.end - excess;
-            if excess > 0 {
-                self.occupied.fetch_sub(u64::from(excess), Ordering::AcqRel);
-                self.give_up(generation, &(kept..run.end));
-                run.end = kept;
+        let promised: u64 = victims.iter().map(|victim| victim.bytes() / EXTENT_SIZE).sum();
+        let missing = promised - self.evict(victims);
+        // Some victims may have been refused: what does not fit now is read past the arena, from the tail on. What
+        // others are making room for is not counted here.
+        let over = self.taken().saturating_sub(self.high_mark()).div_ceil(EXTENT_SIZE);
+        let mut excess = over.min(missing) as ExtentIndex;
+        while let Some(run) = admit.last_mut().filter(|_| excess > 0) {
+            let cut = run.end.saturating_sub(excess).max(run.start)..run.end;
+            excess -= cut.end - cut.start;
+            run.end = cut.start;
+            if run.start == run.end {
+                admit.pop();
             }
+            self.turn_away(generation, &cut);
+        }
+        for run in admit {
             self.submit(generation, run, class);
         }
     }
 
-    /// Frees victims as far as nobody looks at them, and answers the policy for each.
-    pub(super) fn evict(self: &Arc<Self>, victims: &[Victim]) {
+    /// Frees victims as far as nobody looks at them, and answers the policy for each. Returns how many extents were
+    /// freed.
+    pub(super) fn evict(self: &Arc<Self>, victims: &[Victim]) -> u64 {
+        let mut freed = 0;
         for victim in victims {
-            let (freed, kept) = match self.generation_of(victim.file) {
-                Some(generation) => self.evict_from(&generation, &victim.extents),
-                None => (vec![victim.extents.clone()], Vec::new()),
-            };
-            let mut residency = self.residency.lock();
-            for run in freed {
-                tracing::debug!(file = %victim.file, extents = ?run, reason = %victim.reason, "evicted");
-                residency.evicted(victim.file, run);
-            }
-            for run in kept {
-                residency.refused(victim.file, run);
+            match self.generation_of(victim.file) {
+                Some(generation) => {
+                    tracing::debug!(file = %victim.file, extents = ?victim.extents, reason = %victim.reason, "evicting");
+                    freed += self.evict_from(&generation, &victim.extents);
+                }
+                None => self.residency.lock().evicted(victim.file, victim.extents.clone()),
             }
         }
+        freed
     }
 
-    /// Returns the runs that were freed and those that were not.
-    fn evict_from(
-        self: &Arc<Self>,
-        generation: &Arc<Generation>,
-        extents: &Range<ExtentIndex>,
-    ) -> (Vec<Range<ExtentIndex>>, Vec<Range<ExtentIndex>>) {
-        let (mut freed, mut kept) = (Vec::new(), Vec::new());
-        let Some(arena) = generation.arena() else { return (vec![extents.clone()], kept) };
+    /// Frees those of `extents` that nobody looks at, tells the policy of each, and returns how many there were.
+    fn evict_from(self: &Arc<Self>, generation: &Arc<Generation>, extents: &Range<ExtentIndex>) -> u64 {
+        let file = generation.file_id();
+        let Some(arena) = generation.arena() else {
+            self.residency.lock().evicted(file, extents.clone());
+            return 0;
+        };
         // Held throughout: no client can begin to look at these pages in passthrough meanwhile.
         let passthrough = generation.passthrough.lock();
         let held = *passthrough > 0 || !arena.sole_user().unwrap_or(false);
-        self.residency.lock().held(generation.file_id(), held);
+        self.mark_held(generation, held);
         if held {
-            return (freed, vec![extents.clone()]);
+            self.residency.lock().refused(file, extents.clone());
+            return 0;
         }
         let was_complete = generation.is_complete();
+        let (mut freed, mut gone, mut kept) = (Vec::new(), Vec::new(), Vec::new());
         for extent in extents.clone() {
             if !generation.extents.begin_evict(extent) {
-                // Being read, or gone already. What is gone is answered as freed.
-                let list = if generation.extents.is_present(extent) { &mut kept } else { &mut freed };
-                push(list, extent);
+                // Being read, or gone already.
+                push(if generation.extents.is_present(extent) { &mut kept } else { &mut gone }, extent);
                 continue;
             }
             if let Err(error) = arena.punch(&(extent..extent + 1)) {
@@ -189,28 +203,54 @@ impl Store {
                 push(&mut kept, extent);
                 continue;
             }
-            generation.extents.evicted(extent);
-            self.occupied.fetch_sub(1, Ordering::AcqRel);
-            self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+            if !generation.is_dead() {
+                self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+            }
             push(&mut freed, extent);
         }
+        {
+            // Before they can be filled again: the policy hears of that in its turn, and must not take this for later.
+            let mut residency = self.residency.lock();
+            gone.into_iter().chain(freed.iter().cloned()).for_each(|run| residency.evicted(file, run));
+            kept.into_iter().for_each(|run| residency.refused(file, run));
+        }
+        let mut count = 0;
+        for extent in freed.into_iter().flatten() {
+            generation.extents.evicted(extent);
+            count += 1;
+        }
+        self.occupied.fetch_sub(count, Ordering::AcqRel);
         drop(passthrough);
         if was_complete && !generation.is_complete() {
             self.tell(generation);
         }
-        (freed, kept)
+        count
     }
 
-    /// Frees a dead generation: its name, and every extent that nobody looks at. What clients map stays theirs.
+    /// Tells the policy whether clients hold a generation, if that is news.
+    fn mark_held(&self, generation: &Generation, held: bool) {
+        if generation.marked_held.swap(held, Ordering::Relaxed) != held {
+            self.residency.lock().held(generation.file_id(), held);
+        }
+    }
+
+    /// Forgets an ended generation: its name goes, and every extent that nobody looks at. The rest follows when the
+    /// clients that have it open or mapped let go.
     fn discard(self: &Arc<Self>, generation: &Arc<Generation>) {
-        let all = 0..generation.extents.count();
         self.residency.lock().forget(generation.file_id());
         if generation.arena().is_none() {
             return;
         }
         self.arena.unlink(generation.id);
-        let (freed, _) = self.evict_from(generation, &all);
-        tracing::debug!(generation = %generation.id, freed = freed.len(), "discarded");
+        if !self.is_freed(generation) {
+            self.ended.lock().push(Arc::clone(generation));
+        }
+    }
+
+    /// Frees what can be freed of an ended generation; whether that was all.
+    fn is_freed(self: &Arc<Self>, generation: &Arc<Generation>) -> bool {
+        self.evict_from(generation, &(0..generation.extents.count()));
+        !generation.extents.occupied()
     }
 
     /// Tells the policy what was read, drops what has gone, and reclaims down to the low mark once the high one is
@@ -219,17 +259,28 @@ impl Store {
         let all: Vec<_> = self.generations.lock().values().cloned().collect();
         for generation in &all {
             self.drain_touched(generation);
-            // The last name was taken away behind the mount: nobody can open it again.
-            if generation.handles.load(Ordering::Acquire) == 0 && generation.is_unlinked() {
-                let identity = generation.identity();
-                self.invalidate(identity.device, identity.inode);
+            self.let_go(generation);
+            if generation.marked_held.load(Ordering::Relaxed)
+                && !generation.is_held()
+                && generation.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
+            {
+                self.mark_held(generation, false);
             }
         }
-        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
-            self.saved.store(self.milliseconds(), Ordering::Relaxed);
-            self.memory.save();
+        // What may wait for storage is done by others, one at a time.
+        if !self.sweeping.swap(true, Ordering::AcqRel) {
+            let store = Arc::clone(self);
+            self.background.spawn(move |runs| {
+                if runs {
+                    store.sweep(&all);
+                }
+                store.sweeping.store(false, Ordering::Release);
+            });
         }
-        self.count_client_held();
+        // What somebody looked at when it ended.
+        let ended: Vec<_> = self.ended.lock().clone();
+        let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
+        self.ended.lock().retain(|generation| !freed.contains(&generation.id));
         let taken = self.taken();
         if taken >= self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
             let victims = self.residency.lock().reclaim(taken.saturating_sub(self.low_mark()), self.now());
@@ -237,12 +288,18 @@ impl Store {
         }
     }
 
-    /// What the arena's file system says is used beyond what is accounted for: dropped, but still mapped by clients.
-    fn count_client_held(&self) {
-        let Some(used) = self.arena_used() else { return };
-        // Whole extents are counted, which may be more than the kernel takes for the last one of a file.
-        let known = self.occupied.load(Ordering::Acquire) * EXTENT_SIZE + self.bypass.capacity();
-        self.client_held.store(used.saturating_sub(known), Ordering::Release);
+    /// Drops what nobody can open again, because its last name was taken away behind the mount, and writes down what was
+    /// learned.
+    fn sweep(self: &Arc<Self>, generations: &[Arc<Generation>]) {
+        for generation in generations {
+            if generation.handles.load(Ordering::Acquire) == 0 && generation.is_unlinked() {
+                self.end(generation);
+            }
+        }
+        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
+            self.saved.store(self.milliseconds(), Ordering::Relaxed);
+            self.memory.save();
+        }
     }
 
     /// Tells the policy what was read of a generation since the last time.

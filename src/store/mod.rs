@@ -19,15 +19,19 @@ mod report;
 mod touched;
 mod waiters;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use moka::sync::Cache;
 use parking_lot::Mutex;
 
+pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
 pub use opening::{ASSUMED_SPEED, Opened};
@@ -39,7 +43,6 @@ use crate::format::TensorMap;
 use crate::ids::{GenerationId, SourceIdentity};
 use crate::residency::{PolicyKind, Residency};
 use crate::units::EXTENT_SIZE;
-use background::Background;
 use bypass::Bypass;
 use keeper::Keeper;
 use memory::Memory;
@@ -75,6 +78,8 @@ pub struct Store {
     arena: Arena,
     /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
     engines: Mutex<HashMap<u64, (Engine, bool)>>,
+    /// Held while an engine is started.
+    starting: Mutex<()>,
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
     background: Background,
@@ -85,15 +90,15 @@ pub struct Store {
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
     next_generation: AtomicU64,
-    /// Generations that are no longer current, as long as somebody holds them.
-    ended: Mutex<Vec<Weak<Generation>>>,
+    /// Generations that are no longer current, as long as clients hold something of them.
+    ended: Mutex<Vec<Arc<Generation>>>,
     /// Extents that are present or being filled.
     occupied: Arc<AtomicU64>,
-    /// Bytes of dropped generations that clients still hold.
-    client_held: AtomicU64,
     counters: Counters,
     /// Milliseconds, when what was learned was written down last.
     saved: AtomicU64,
+    /// Somebody is at [`Store::sweep`].
+    sweeping: AtomicBool,
     started: Instant,
     listener: OnceLock<Listener>,
 }
@@ -112,7 +117,8 @@ impl Store {
             bypass: Arc::new(Bypass::new(memory, slots as usize)),
             engine_choice,
             engines: Mutex::default(),
-            background: Background::start(4).map_err(StoreError::Thread)?,
+            starting: Mutex::default(),
+            background: Background::start("source", 4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Residency::new(PolicyKind::Mru, low)),
             memory: Memory::open(config.history.clone()),
@@ -124,9 +130,9 @@ impl Store {
             next_generation: AtomicU64::new(1),
             ended: Mutex::default(),
             occupied: Arc::default(),
-            client_held: AtomicU64::new(0),
             counters: Counters::default(),
             saved: AtomicU64::new(0),
+            sweeping: AtomicBool::new(false),
             started: Instant::now(),
             listener: OnceLock::new(),
             config,
@@ -146,10 +152,17 @@ impl Store {
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
         self.keeper.stop();
-        for (_, (engine, _)) in self.engines.lock().drain() {
-            engine.shutdown();
-        }
+        // Before the engines: none is started after that.
         self.background.stop();
+        // They stay in the table, where late reads are turned away by them. Not under its lock: whoever they answer may
+        // look at it.
+        let engines: Vec<Engine> = self.engines.lock().values().map(|(engine, _)| engine.clone()).collect();
+        engines.into_iter().for_each(Engine::shutdown);
+        self.save();
+    }
+
+    /// Writes down what is to outlive the store.
+    pub fn save(&self) {
         self.memory.save();
     }
 
@@ -186,9 +199,7 @@ impl Store {
 
     /// Bytes that count against the budget, whoever holds them.
     fn taken(&self) -> u64 {
-        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE
-            + self.client_held.load(Ordering::Acquire)
-            + self.bypass.capacity()
+        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE + self.bypass.capacity()
     }
 
     /// Bytes that may be filled into the arena now.

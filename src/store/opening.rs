@@ -13,8 +13,8 @@ use crate::ids::{GenerationId, SourceIdentity, Timestamp};
 use crate::predict::{Access, Expectation, OpenKind};
 use crate::residency::{RefetchCost, UseKind};
 
-/// Extents are numbered with 32 bits. Larger files exist only as holes.
-const LARGEST_MODEL: u64 = 1 << 52;
+/// Larger files are holes, and take a word of memory for each of their extents.
+const LARGEST_MODEL: u64 = 1 << 42;
 
 /// What the policy assumes of a source that nothing was read from yet: a middling solid-state disk, in bytes/s.
 pub const ASSUMED_SPEED: u64 = 1 << 30;
@@ -116,7 +116,12 @@ impl Store {
     pub(super) fn register(&self, generation: &Generation) {
         let speed = self.speed(generation).unwrap_or(ASSUMED_SPEED);
         let cost = RefetchCost::from_bytes_per_second(speed);
-        self.residency.lock().register(generation.file_id(), generation.size, cost);
+        let mut residency = self.residency.lock();
+        // Looked at under the lock: what has ended is forgotten under it later, and nobody would forget it again.
+        if generation.is_dead() {
+            return;
+        }
+        residency.register(generation.file_id(), generation.size, cost);
     }
 
     /// Takes a generation that is no longer current out of use. What of it nobody looks at is freed.
@@ -125,10 +130,39 @@ impl Store {
             return;
         }
         tracing::debug!(generation = %generation.id, "the source has other content now");
+        let identity = generation.identity();
+        if let Entry::Occupied(known) = self.generations.lock().entry((identity.device, identity.inode))
+            && Arc::ptr_eq(known.get(), generation)
+        {
+            known.remove();
+        }
         self.bypass.forget(generation.id);
-        self.ended.lock().push(Arc::downgrade(generation));
         self.tell(generation);
         self.keeper.discard(generation);
+    }
+
+    /// A generation that nobody has open and of which nothing is kept takes no memory, and no descriptor, either.
+    pub(super) fn let_go(&self, generation: &Arc<Generation>) {
+        let is_idle = || generation.handles.load(Ordering::Acquire) == 0 && !generation.extents.occupied();
+        if !is_idle() {
+            return;
+        }
+        let identity = generation.identity();
+        let mut generations = self.generations.lock();
+        if let Entry::Occupied(known) = generations.entry((identity.device, identity.inode))
+            && Arc::ptr_eq(known.get(), generation)
+            && is_idle()
+        {
+            // Whoever holds it still without having it open must not fill it any more.
+            generation.kill();
+            known.remove();
+            drop(generations);
+            self.residency.lock().forget(generation.file_id());
+            self.bypass.forget(generation.id);
+            if generation.arena().is_some() {
+                self.arena.unlink(generation.id);
+            }
+        }
     }
 
     fn new_generation(&self, source: &Arc<SourceFile>, identity: SourceIdentity) -> Arc<Generation> {
@@ -211,40 +245,17 @@ impl Drop for Opened {
         }
         generation.cancel_prefetch();
         generation.loaded.store(false, Ordering::Relaxed);
-        if generation.extents.occupied() {
-            return;
-        }
-        // Nothing is kept of it and nobody has it open: it takes no memory either.
-        let identity = generation.identity();
-        let mut generations = self.store.generations.lock();
-        if let Entry::Occupied(known) = generations.entry((identity.device, identity.inode))
-            && Arc::ptr_eq(known.get(), generation)
-            && generation.handles.load(Ordering::Acquire) == 0
-            && !generation.extents.occupied()
-        {
-            known.remove();
-            drop(generations);
-            self.store.residency.lock().forget(generation.file_id());
-            self.store.bypass.forget(generation.id);
-            if generation.arena().is_some() {
-                self.store.arena.unlink(generation.id);
-            }
-        }
+        self.store.let_go(generation);
     }
 }
 
 /// Whether the last change lies far enough back that a later one would show in the times. A time in the future counts as
-/// settled: it does not move by itself.
+/// settled, since it does not move by itself, unless a clock that goes a little wrong explains it.
 fn is_settled(identity: &SourceIdentity, now: SystemTime) -> bool {
-    let newest = identity.modified.max(identity.changed);
-    match now.duration_since(SystemTime::UNIX_EPOCH) {
-        Ok(now) => {
-            let now = Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
-            let settled = Timestamp { seconds: newest.seconds + SETTLE.as_secs() as i64, ..newest };
-            now >= settled || newest > now
-        }
-        Err(_) => false,
-    }
+    let Ok(now) = now.duration_since(SystemTime::UNIX_EPOCH) else { return false };
+    let now = Timestamp { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
+    let later = |time: Timestamp| Timestamp { seconds: time.seconds.saturating_add(SETTLE.as_secs() as i64), ..time };
+    [identity.modified, identity.changed].into_iter().all(|time| later(time) <= now || time > later(now))
 }
 
 #[cfg(test)]
@@ -261,5 +272,7 @@ mod tests {
         assert!(!is_settled(&identity(at(999), at(0)), now));
         assert!(!is_settled(&identity(at(0), at(999)), now));
         assert!(is_settled(&identity(at(5000), at(0)), now));
+        assert!(!is_settled(&identity(at(1001), at(0)), now));
+        assert!(!is_settled(&identity(at(5000), at(999)), now));
     }
 }

@@ -87,7 +87,10 @@ impl Store {
             return reply(Ok(&bytes));
         }
         let (store, source) = (Arc::clone(self), Arc::clone(source));
-        self.background.spawn(move || store.read_source_here(&source, range, reply));
+        self.background.spawn(move |runs| match runs {
+            true => store.read_source_here(&source, range, reply),
+            false => reply(Err(ReadError::Stopped)),
+        });
     }
 
     /// As [`Store::read_source`], on a thread that may wait.

@@ -50,7 +50,7 @@ impl Store {
             low_watermark: self.low_mark(),
             resident: self.generations.lock().values().map(|generation| generation.resident_bytes()).sum(),
             pinned: self.residency.lock().pinned_bytes(),
-            client_held: self.client_held.load(Ordering::Relaxed),
+            client_held: self.ended.lock().iter().map(|generation| generation.resident_bytes()).sum(),
         }
     }
 

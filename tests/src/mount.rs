@@ -1,10 +1,12 @@
 //! A mount of the program under test that goes away again, whatever happens to the test.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use nix::mount::{MntFlags, umount2};
@@ -17,6 +19,13 @@ use crate::system::{mounts_on, temporary_folder, wait_until};
 
 /// How long a daemon may take to answer after its start, and to be gone after its end. Only a broken one needs it.
 const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long one mount may live in a test. A daemon that no longer answers holds its clients, and so the test, in the
+/// kernel for ever; ended, it gives them an error.
+fn longest_life() -> Duration {
+    let stress = std::env::var("WEIGHTFS_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    Duration::from_secs(240 + stress)
+}
 
 /// The built program.
 ///
@@ -44,6 +53,8 @@ pub struct Mount {
     /// Kept for mount points that the harness made.
     _folder: Option<TempDir>,
     ended: bool,
+    /// Dropped when the daemon has ended, which ends the watchdog.
+    alive: Option<Sender<()>>,
 }
 
 impl Mount {
@@ -96,7 +107,9 @@ impl Mount {
             private,
             _folder: folder,
             ended: false,
+            alive: None,
         };
+        mount.alive = Some(watch(mount.child.id(), mountpoint.to_owned()));
         let mut early_end = None;
         let answers = wait_until(PATIENCE, || {
             early_end = mount.child.try_wait().expect("ask for the daemon");
@@ -182,6 +195,7 @@ impl Mount {
     /// That the daemon ends by itself with status 0 and leaves no mount.
     pub fn check_gone(&mut self) {
         let status = self.wait();
+        self.alive = None;
         assert!(status.success(), "the daemon ended with {status} (signal {:?}):\n{}", status.signal(), self.log());
         assert!(!self.is_mounted(), "{} is still mounted", self.mountpoint.display());
         self.ended = true;
@@ -209,6 +223,7 @@ impl Drop for Mount {
             let _ = killpg(group, Signal::SIGTERM);
             gone = wait_until(Duration::from_secs(5), || matches!(self.child.try_wait(), Ok(Some(_))));
         }
+        self.alive = None;
         let _ = killpg(group, Signal::SIGKILL);
         let _ = self.child.wait();
         let left = self.is_mounted();
@@ -221,6 +236,22 @@ impl Drop for Mount {
             );
         }
     }
+}
+
+/// Ends the process group `id` if the mount lives for too long.
+fn watch(id: u32, mountpoint: PathBuf) -> Sender<()> {
+    let (alive, ended) = channel();
+    std::thread::spawn(move || {
+        if ended.recv_timeout(longest_life()) == Err(RecvTimeoutError::Timeout) {
+            let _ = writeln!(
+                std::io::stderr(),
+                "*** {} lives for too long: its daemon is killed ***",
+                mountpoint.display()
+            );
+            let _ = killpg(Pid::from_raw(id as i32), Signal::SIGKILL);
+        }
+    });
+    alive
 }
 
 /// `weightfs` with a runtime and state folder of its own.

@@ -8,11 +8,13 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, StatVfs, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use weightfs::control::CONTROL_XATTR;
+use weightfs::ids::Timestamp;
 
-use super::Fs;
+use super::{Caller, Fs};
 use crate::attr::Attr;
+use crate::bounce::Purpose;
 use crate::error::FsError;
-use crate::nodes::Node;
+use crate::nodes::{Node, RESIDENT_BIT};
 use crate::source::{proc_path, reopen};
 
 /// How much of the arena holds a file, on every regular file: "RESIDENT/SIZE" in bytes.
@@ -33,13 +35,27 @@ pub struct Change {
 }
 
 impl Fs {
-    pub fn setattr(&self, id: u64, handle: Option<u64>, change: &Change) -> Result<(Attr, Duration), FsError> {
+    pub fn setattr(
+        &self,
+        id: u64,
+        handle: Option<u64>,
+        change: &Change,
+        caller: &Caller,
+    ) -> Result<(Attr, Duration), FsError> {
         let node = self.node(id)?;
+        if change.size.is_some() && id & RESIDENT_BIT != 0 && caller.thread != 0 {
+            // This number stands for the content as it was.
+            self.bounced.bounce(caller.thread, node.key, Purpose::Write);
+            return Err(FsError::Stale);
+        }
+        self.bounced.landed(caller.thread);
         let (located, _) = self.locate(&node)?;
         if let Some(size) = change.size {
             self.truncate(&node, located.as_fd(), handle, size)?;
         }
-        self.keeping(located.as_fd(), || {
+        let modified = change.modified.filter(|time| time.tv_nsec != rustix::fs::UTIME_OMIT);
+        let modified = modified.map(|time| Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 });
+        self.keeping(located.as_fd(), modified, || {
             if change.owner.is_some() || change.group.is_some() {
                 let (owner, group) = (change.owner.map(Uid::from_raw), change.group.map(Gid::from_raw));
                 rustix::fs::chownat(&located, "", owner, group, AtFlags::EMPTY_PATH)?;
@@ -127,7 +143,7 @@ impl Fs {
         let (located, _) = self.locate(&node)?;
         let path = xattr_path(&node, located.as_fd())?;
         let flags = XattrFlags::from_bits_retain(flags);
-        self.keeping(located.as_fd(), || Ok(rustix::fs::setxattr(&path, name, value, flags)?))
+        self.keeping(located.as_fd(), None, || Ok(rustix::fs::setxattr(&path, name, value, flags)?))
     }
 
     pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<(), FsError> {
@@ -137,7 +153,7 @@ impl Fs {
         let node = self.node(id)?;
         let (located, _) = self.locate(&node)?;
         let path = xattr_path(&node, located.as_fd())?;
-        self.keeping(located.as_fd(), || Ok(rustix::fs::removexattr(&path, name)?))
+        self.keeping(located.as_fd(), None, || Ok(rustix::fs::removexattr(&path, name)?))
     }
 }
 

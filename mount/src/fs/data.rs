@@ -38,7 +38,7 @@ impl Fs {
                 }
             }
             // Reads of passthrough files do not come here, unless the kernel has its reasons.
-            Content::Passthrough(held) => reply(Ok(held.bytes(range))),
+            Content::Passthrough { held, .. } => reply(Ok(held.bytes(range))),
             Content::Source => self.store.read_source(&file.source, range, reply),
         }
     }
@@ -54,14 +54,19 @@ impl Fs {
             && let Content::Stream(opened) = &file.content
             && let Some(found) = self.store.open(&file.source)
         {
-            found.begin();
             // Another thread may have been as quick: then its find is as good.
-            let _ = opened.set(Arc::new(found));
+            if opened.set(Arc::new(found)).is_ok() {
+                opened.wait().begin();
+            }
         }
     }
 
-    pub fn write(&self, handle: u64, offset: u64, data: &[u8]) -> Result<u32, FsError> {
+    /// Writes all of `data`. Unless the writer is `privileged` to keep them, the file loses its set-id bits.
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8], privileged: bool) -> Result<u32, FsError> {
         let file = self.writable(handle)?;
+        if !privileged {
+            drop_set_id(file.source.file())?;
+        }
         let mut written = 0;
         while written < data.len() {
             match file.source.file().write_at(&data[written..], offset + written as u64) {
@@ -130,4 +135,16 @@ impl Fs {
         }
         Ok(file)
     }
+}
+
+/// The source would do so itself if the daemon were not root.
+fn drop_set_id(file: &std::fs::File) -> Result<(), FsError> {
+    let mode = rustix::fs::fstat(file)?.st_mode;
+    // A group bit without the right to execute has another meaning: mandatory locks.
+    let group = if mode & 0o010 != 0 { 0o2000 } else { 0 };
+    let kept = mode & !(0o4000 | group) & 0o7777;
+    if kept != mode & 0o7777 {
+        rustix::fs::fchmod(file, rustix::fs::Mode::from_raw_mode(kept))?;
+    }
+    Ok(())
 }

@@ -7,11 +7,10 @@ use std::time::Duration;
 use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use super::{Caller, Fs, WATCHED};
+use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
 use crate::error::FsError;
-use crate::nodes::{Node, Origin, RESIDENT_BIT};
-use crate::residents::Purpose;
+use crate::nodes::{Node, Origin, RESIDENT_BIT, ROOT};
 use crate::source::{is_plain, stat_at};
 
 impl Fs {
@@ -25,19 +24,18 @@ impl Fs {
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, directory.as_fd());
         }
-        self.entry(&node, directory.as_fd(), name, caller)
+        let entry = self.entry(&node, directory.as_fd(), name);
+        if entry.is_err() {
+            // Where there is nothing, nothing is opened.
+            self.bounced.landed(caller.thread);
+        }
+        entry
     }
 
     /// The entry `name` of a directory, counted as one more lookup, under the number that fits its next open.
-    pub(super) fn entry(
-        &self,
-        parent: &Node,
-        directory: BorrowedFd<'_>,
-        name: &OsStr,
-        caller: &Caller,
-    ) -> Result<Entry, FsError> {
+    pub(super) fn entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
         let found = self.look(parent, directory, name)?;
-        match self.found_resident(parent, name, &found, caller) {
+        match self.found_resident(parent, name, &found) {
             Some(entry) => Ok(entry),
             None => Ok(self.found(parent, name, found)),
         }
@@ -64,7 +62,15 @@ impl Fs {
             let ttl = Ttl { entry: super::UNWATCHED, attr: super::UNWATCHED };
             return Ok(Found { stat, origin: Some(origin), ttl });
         }
-        Ok(Found { stat, origin: None, ttl: self.ttl(parent) })
+        Ok(Found { stat, origin: None, ttl: self.ttl(parent, &stat) })
+    }
+
+    /// What a name leads to, links that are shown as what they point to included.
+    pub(super) fn look_at(&self, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Stat, FsError> {
+        let stat = stat_at(directory, name)?;
+        let is_link = FileType::from_raw_mode(stat.st_mode).is_symlink();
+        let follow = self.follow.as_ref().filter(|_| is_link);
+        Ok(follow.and_then(|follow| follow.outside(directory, name, &stat)).map_or(stat, |(_, target)| target))
     }
 
     fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Entry {
@@ -75,7 +81,7 @@ impl Fs {
     }
 
     /// The resident number of a file that is whole in the arena and that nobody is writing to.
-    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found, caller: &Caller) -> Option<Entry> {
+    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found) -> Option<Entry> {
         let Found { stat, origin, ttl } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !kind.is_file() || !self.has_passthrough() {
@@ -84,7 +90,7 @@ impl Fs {
         let generation = self.store.find(&identity(stat)).filter(|generation| generation.is_complete())?;
         // The file's own node stands behind every number of it, and is known as long as one of them is.
         let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone(), false);
-        if node.file.has_writers() || node.file.bounced(caller.thread) == Some(Purpose::Write) {
+        if node.file.has_writers() || self.bounced.writes(node.key) {
             return None;
         }
         let id = self.residents.found(&node.file, node.id, &generation);
@@ -114,15 +120,18 @@ impl Fs {
             let attr = if identity(&stat) == content { attr } else { attr.as_of(&content) };
             return Ok((attr, Duration::ZERO));
         }
-        Ok((attr, self.attr_ttl(&node)))
+        Ok((attr, self.attr_ttl(&node, &stat)))
     }
 
     /// How long the kernel may believe a node's attributes.
-    pub(super) fn attr_ttl(&self, node: &Node) -> Duration {
-        let Some(watcher) = &self.watcher else { return super::UNWATCHED };
-        let names = node.names();
-        let watched = !names.is_empty() && names.iter().all(|name| watcher.watches(name.parent));
-        if watched { WATCHED } else { super::UNWATCHED }
+    fn attr_ttl(&self, node: &Node, stat: &Stat) -> Duration {
+        let parents: Vec<_> = node.names().iter().filter_map(|name| self.nodes.get(name.parent).ok()).collect();
+        // The root has no name, and tells of its own changes.
+        match parents.first() {
+            Some(parent) => self.ttl(parent, stat).attr,
+            None if node.id == ROOT => self.ttl(node, stat).attr,
+            None => super::UNWATCHED,
+        }
     }
 }
 

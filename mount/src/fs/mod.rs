@@ -13,13 +13,15 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{AtFlags, FileType, OFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
 use rustix::io::Errno;
-use weightfs::store::{Generation, Store};
+use weightfs::ids::Timestamp;
+use weightfs::store::{Background, Generation, Store};
 
-use crate::attr::{Entry, SourceKey, Ttl, identity};
+use crate::attr::{SourceKey, Ttl, identity};
+use crate::bounce::Bounced;
 use crate::error::FsError;
 use crate::follow::Follow;
 use crate::handles::Handles;
@@ -35,6 +37,8 @@ pub use open::{OpenMode, OpenReply};
 
 /// How long the kernel believes a name or attributes that nobody watches.
 const UNWATCHED: Duration = Duration::from_millis(900);
+/// Threads for what writes.
+const WRITERS: usize = 4;
 /// And where the watcher would tell it of a change.
 const WATCHED: Duration = Duration::from_secs(3600);
 
@@ -59,11 +63,14 @@ pub struct Fs {
     root: Arc<SourceRoot>,
     nodes: Nodes,
     residents: Residents,
+    bounced: Bounced,
     handles: Handles,
     store: Arc<Store>,
     options: FsOptions,
     follow: Option<Follow>,
     watcher: Option<Watcher>,
+    /// For what writes: it may wait for the source, which the threads that take requests never do.
+    writers: Background,
     /// The kernel lets us open arena files in passthrough.
     passthrough: AtomicBool,
     started: Instant,
@@ -83,11 +90,13 @@ impl Fs {
         options: FsOptions,
         follow: Option<Follow>,
         watcher: Option<Watcher>,
-    ) -> Self {
-        Self {
+    ) -> std::io::Result<Self> {
+        Ok(Self {
+            writers: Background::start("write", WRITERS)?,
             nodes: Nodes::new(Arc::clone(&root)),
             root,
             residents: Residents::default(),
+            bounced: Bounced::default(),
             handles: Handles::default(),
             store,
             options,
@@ -96,7 +105,13 @@ impl Fs {
             passthrough: false.into(),
             started: Instant::now(),
             counters: OpenCounters::default(),
-        }
+        })
+    }
+
+    /// Runs something that may wait for the source on a thread that may.
+    pub fn may_wait(&self, operation: impl FnOnce() + Send + 'static) {
+        // What is asked for at the very end is done by whoever asks.
+        self.writers.spawn(|_| operation());
     }
 
     /// The kernel agreed to passthrough, or it turned out that it does not work.
@@ -106,6 +121,11 @@ impl Fs {
 
     pub fn has_passthrough(&self) -> bool {
         self.passthrough.load(Ordering::Acquire)
+    }
+
+    /// Files and directories that clients have open.
+    pub fn open_handles(&self) -> usize {
+        self.handles.count()
     }
 
     /// Takes a generation that is no longer whole or current out of the lookups of its file, and returns the names whose
@@ -182,62 +202,95 @@ impl Fs {
         Ok(crate::source::reopen(located.as_fd(), flags | OFlags::NOCTTY)?)
     }
 
-    /// How long the kernel may believe what it is told of an entry of `parent`.
-    fn ttl(&self, parent: &Node) -> Ttl {
-        let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(parent.id));
-        let time = if watched { WATCHED } else { UNWATCHED };
-        Ttl { entry: time, attr: time }
+    /// How long the kernel may believe what it is told of an entry of `parent`, which `stat` describes.
+    fn ttl(&self, parent: &Node, stat: &Stat) -> Ttl {
+        let watches = |id| self.watcher.as_ref().is_some_and(|watcher| watcher.watches(id));
+        let entry = watches(parent.id);
+        // A directory tells of its own changes itself. A file with other names may be changed by way of those.
+        let attr = match FileType::from_raw_mode(stat.st_mode) {
+            FileType::Directory => watches(self.nodes.id_of(SourceKey::of(stat))),
+            _ => entry && stat.st_nlink == 1,
+        };
+        let time = |watched| if watched { WATCHED } else { UNWATCHED };
+        Ttl { entry: time(entry), attr: time(attr) }
     }
 
-    /// Runs something that moves the times of a file but leaves its bytes alone, and keeps what is resident of it.
-    fn keeping<R>(&self, fd: BorrowedFd<'_>, operation: impl FnOnce() -> Result<R, FsError>) -> Result<R, FsError> {
+    /// Runs something that moves the change time of a file but leaves its bytes alone, and keeps what is resident of it.
+    /// The time of modification must stay, or become `modified`: anything else was done by somebody else meanwhile.
+    fn keeping<R>(
+        &self,
+        fd: BorrowedFd<'_>,
+        modified: Option<Timestamp>,
+        operation: impl FnOnce() -> Result<R, FsError>,
+    ) -> Result<R, FsError> {
         let before = rustix::fs::fstat(fd).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
         let result = operation()?;
-        if let Some(before) = before
-            && let Ok(after) = rustix::fs::fstat(fd)
+        if let Some(before) = before.map(|stat| identity(&stat))
+            && let Ok(after) = rustix::fs::fstat(fd).map(|stat| identity(&stat))
+            && after.modified == modified.unwrap_or(before.modified)
         {
-            self.store.rebind(&identity(&before), identity(&after));
+            self.store.rebind(&before, after);
         }
         Ok(result)
     }
 
-    /// The entry of something that was just made: it belongs to who made it.
-    fn made(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
-        let stat = crate::source::stat_at(directory, name)?;
+    /// Gives something that was just made in `directory` to who made it.
+    fn give(&self, directory: BorrowedFd<'_>, made: BorrowedFd<'_>, caller: &Caller) -> Result<(), FsError> {
+        let stat = rustix::fs::fstat(made)?;
         let group_given = rustix::fs::fstat(directory)?.st_mode & 0o2000 != 0;
-        let group = (!group_given && stat.st_gid != caller.gid).then_some(caller.gid);
-        let owner = (stat.st_uid != caller.uid).then_some(caller.uid);
-        if owner.is_some() || group.is_some() {
-            self.give_to(directory, name, &stat, owner, group)?;
+        let group = (!group_given && stat.st_gid != caller.gid).then(|| Gid::from_raw(caller.gid));
+        let owner = (stat.st_uid != caller.uid).then(|| Uid::from_raw(caller.uid));
+        if owner.is_none() && group.is_none() {
+            return Ok(());
         }
-        self.entry(parent, directory, name, caller)
-    }
-
-    fn give_to(
-        &self,
-        directory: BorrowedFd<'_>,
-        name: &OsStr,
-        stat: &Stat,
-        owner: Option<u32>,
-        group: Option<u32>,
-    ) -> Result<(), FsError> {
-        let uid = owner.map(rustix::fs::Uid::from_raw);
-        let gid = group.map(rustix::fs::Gid::from_raw);
-        if let Err(error) = rustix::fs::chownat(directory, name, uid, gid, AtFlags::SYMLINK_NOFOLLOW) {
-            // It would belong to somebody else: better that there is nothing.
-            let flags =
-                if FileType::from_raw_mode(stat.st_mode).is_dir() { AtFlags::REMOVEDIR } else { AtFlags::empty() };
-            let _ = rustix::fs::unlinkat(directory, name, flags);
-            return Err(error.into());
-        }
+        rustix::fs::chownat(made, "", owner, group, AtFlags::EMPTY_PATH)?;
         // A change of owner takes the set-id bits away that the maker asked for.
-        if stat.st_mode & 0o6000 != 0 {
-            let mode = rustix::fs::Mode::from_raw_mode(stat.st_mode & 0o7777);
-            rustix::fs::chmodat(directory, name, mode, AtFlags::empty())?;
+        if stat.st_mode & 0o6000 != 0 && !FileType::from_raw_mode(stat.st_mode).is_symlink() {
+            let mode = Mode::from_raw_mode(stat.st_mode & 0o7777);
+            rustix::fs::chmod(crate::source::proc_path(made), mode)?;
         }
         Ok(())
     }
+
+    /// As [`Fs::give`], for what has no descriptor yet: by its name, which somebody may have given to something else in
+    /// the meantime. Only what is ours and newer than `since` can be what was made.
+    fn give_by_name(
+        &self,
+        directory: BorrowedFd<'_>,
+        name: &OsStr,
+        caller: &Caller,
+        since: SystemTime,
+    ) -> Result<(), FsError> {
+        let made = crate::source::open_at(directory, name)?;
+        let stat = rustix::fs::statx(&made, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() as i64 - 1;
+        let born =
+            if stat.stx_mask & StatxFlags::BTIME.bits() != 0 { stat.stx_btime.tv_sec } else { stat.stx_ctime.tv_sec };
+        if stat.stx_uid != rustix::process::geteuid().as_raw() || born < since {
+            return Err(FsError::Stale);
+        }
+        self.give(directory, made.as_fd(), caller)
+    }
 }
+
+/// The mode of something new, and what of it the caller's mask takes away.
+#[derive(Clone, Copy, Debug)]
+pub struct NewMode {
+    pub mode: u32,
+    pub mask: u32,
+}
+
+impl NewMode {
+    /// In a directory with default access rights of its own, these stand in for the mask.
+    fn within(self, directory: BorrowedFd<'_>) -> Mode {
+        let path = crate::source::proc_path(directory);
+        let has_default = rustix::fs::getxattr_query(&path, DEFAULT_ACL).is_ok_and(|length| length > 0);
+        Mode::from_raw_mode(if has_default { self.mode } else { self.mode & !self.mask } & 0o7777)
+    }
+}
+
+/// Where the access rights are kept that a directory gives to what is made in it.
+const DEFAULT_ACL: &str = "system.posix_acl_default";
 
 /// A descriptor of a file in the source.
 enum Located {

@@ -1,39 +1,57 @@
 //! What changes names: made, linked, moved and taken away at once in the source.
 
 use std::ffi::OsStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-use rustix::fs::{AtFlags, FileType, Mode, RenameFlags};
+use rustix::fs::{AtFlags, FileType, RenameFlags};
 use rustix::io::Errno;
 
-use super::{Caller, Fs};
+use super::{Caller, Fs, NewMode};
 use crate::attr::{Entry, SourceKey};
 use crate::error::FsError;
 use crate::source::{is_plain, proc_path, stat_at};
 
 impl Fs {
-    pub fn mknod(&self, parent: u64, name: &OsStr, mode: u32, device: u64, caller: &Caller) -> Result<Entry, FsError> {
-        let parent = self.node(parent)?;
-        let (directory, _) = self.locate(&parent)?;
-        let kind = FileType::from_raw_mode(mode);
-        rustix::fs::mknodat(&directory, plain(name)?, kind, Mode::from_raw_mode(mode & 0o7777), device)?;
-        self.made(&parent, directory.as_fd(), name, caller)
+    pub fn mknod(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        mode: NewMode,
+        device: u64,
+        caller: &Caller,
+    ) -> Result<Entry, FsError> {
+        let kind = FileType::from_raw_mode(mode.mode);
+        self.make(parent, name, caller, |directory| {
+            rustix::fs::mknodat(directory, name, kind, mode.within(directory), device)
+        })
     }
 
-    pub fn mkdir(&self, parent: u64, name: &OsStr, mode: u32, caller: &Caller) -> Result<Entry, FsError> {
+    /// Makes something that is not opened with it, and gives it to the caller.
+    fn make(
+        &self,
+        parent: u64,
+        name: &OsStr,
+        caller: &Caller,
+        make: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
+    ) -> Result<Entry, FsError> {
+        plain(name)?;
         let parent = self.node(parent)?;
         let (directory, _) = self.locate(&parent)?;
-        rustix::fs::mkdirat(&directory, plain(name)?, Mode::from_raw_mode(mode & 0o7777))?;
-        self.made(&parent, directory.as_fd(), name, caller)
+        let since = SystemTime::now();
+        make(directory.as_fd())?;
+        self.give_by_name(directory.as_fd(), name, caller, since)?;
+        self.entry(&parent, directory.as_fd(), name)
+    }
+
+    pub fn mkdir(&self, parent: u64, name: &OsStr, mode: NewMode, caller: &Caller) -> Result<Entry, FsError> {
+        self.make(parent, name, caller, |directory| rustix::fs::mkdirat(directory, name, mode.within(directory)))
     }
 
     pub fn symlink(&self, parent: u64, name: &OsStr, target: &Path, caller: &Caller) -> Result<Entry, FsError> {
-        let parent = self.node(parent)?;
-        let (directory, _) = self.locate(&parent)?;
-        rustix::fs::symlinkat(target, &directory, plain(name)?)?;
-        self.made(&parent, directory.as_fd(), name, caller)
+        self.make(parent, name, caller, |directory| rustix::fs::symlinkat(target, directory, name))
     }
 
     pub fn readlink(&self, id: u64) -> Result<PathBuf, FsError> {
@@ -42,18 +60,18 @@ impl Fs {
         Ok(PathBuf::from(OsStr::from_bytes(target.as_bytes())))
     }
 
-    pub fn link(&self, id: u64, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+    pub fn link(&self, id: u64, parent: u64, name: &OsStr) -> Result<Entry, FsError> {
         let node = self.node(id)?;
         let parent = self.node(parent)?;
         let (file, _) = self.locate(&node)?;
         let (directory, _) = self.locate(&parent)?;
         let name = plain(name)?;
-        self.keeping(file.as_fd(), || {
+        self.keeping(file.as_fd(), None, || {
             // By its descriptor: its name may lead elsewhere by now.
             let path = proc_path(file.as_fd());
             Ok(rustix::fs::linkat(rustix::fs::CWD, path, &directory, name, AtFlags::SYMLINK_FOLLOW)?)
         })?;
-        self.entry(&parent, directory.as_fd(), name, caller)
+        self.entry(&parent, directory.as_fd(), name)
     }
 
     pub fn unlink(&self, parent: u64, name: &OsStr) -> Result<(), FsError> {
@@ -62,7 +80,7 @@ impl Fs {
         let stat = stat_at(&directory, plain(name)?)?;
         let key = SourceKey::of(&stat);
         let named = crate::source::open_at(directory.as_fd(), name)?;
-        self.keeping(named.as_fd(), || Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?))?;
+        self.keeping(named.as_fd(), None, || Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?))?;
         if let Ok(node) = self.nodes.get(self.nodes.id_of(key)) {
             node.remove_name(parent.id, name);
             if stat.st_nlink == 1 && node.kept().is_none() {
@@ -103,8 +121,8 @@ impl Fs {
         let rename = || Ok(rustix::fs::renameat_with(&from_directory, name, &to_directory, new_name, flags)?);
         let moved_file = crate::source::open_at(from_directory.as_fd(), name)?;
         match crate::source::open_at(to_directory.as_fd(), new_name) {
-            Ok(other) => self.keeping(other.as_fd(), || self.keeping(moved_file.as_fd(), rename))?,
-            Err(_) => self.keeping(moved_file.as_fd(), rename)?,
+            Ok(other) => self.keeping(other.as_fd(), None, || self.keeping(moved_file.as_fd(), None, rename))?,
+            Err(_) => self.keeping(moved_file.as_fd(), None, rename)?,
         }
         let exchanged = flags.contains(RenameFlags::EXCHANGE);
         if let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&moved))) {

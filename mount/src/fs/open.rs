@@ -6,18 +6,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use weightfs::fill::{Class, SourceFile};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
-use super::{Caller, Fs};
-use crate::attr::Entry;
+use super::{Caller, Fs, NewMode};
+use crate::attr::{Entry, SourceKey};
+use crate::bounce::Purpose;
 use crate::error::FsError;
 use crate::handles::{Content, OpenFile};
-use crate::nodes::{Node, RESIDENT_BIT};
+use crate::nodes::{Name, Node, RESIDENT_BIT};
 use crate::open_mode::{Choice, Situation, decide};
-use crate::residents::{Purpose, Resident};
+use crate::residents::Resident;
 
 /// What the kernel is to do with an open file.
 #[derive(Clone, Debug)]
@@ -50,14 +51,18 @@ impl Fs {
     {
         match self.begin_open(id, flags, caller) {
             Ok(Begun::Ready(ready)) => reply(Ok(ready)),
-            Ok(Begun::Wait(generation)) => {
+            Ok(Begun::Wait(opened)) => {
                 let (fs, caller) = (Arc::clone(self), *caller);
+                let generation = Arc::clone(&opened.generation);
                 let all = 0..weightfs::units::extent_count(generation.size);
-                let reply = Mutex::new(Some(reply));
+                let waiting = Mutex::new(Some((reply, opened)));
                 let then = Arc::new(move || {
-                    // Called when the file is complete or when it has taken too long, whichever is first.
-                    if let Some(reply) = reply.lock().take() {
+                    // Called when the file is complete or when it has taken too long, whichever is first. Until then
+                    // its content is kept in the store as that of an open file.
+                    let waiting = waiting.lock().take();
+                    if let Some((reply, opened)) = waiting {
                         reply(fs.finish_open(id, flags, &caller));
+                        drop(opened);
                     }
                 });
                 let late = Arc::clone(&then);
@@ -87,20 +92,29 @@ impl Fs {
         }
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let resident = if id & RESIDENT_BIT != 0 { Some(self.residents.get(id).ok_or(FsError::Stale)?) } else { None };
-        let source = Arc::new(SourceFile::new(self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC)?));
+        let names = node.names();
+        let renamed = !self.names_hold(&node, &names);
+        let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
+            // Replaced again since it was looked up for this very open. What its name leads to now is as right.
+            Err(FsError::Stale) if self.second_try(caller).is_some() => self.open_by_name(&names, flags)?,
+            file => file?,
+        };
+        let source = Arc::new(SourceFile::new(source));
         let opened = if writes || node.file.has_writers() { None } else { self.store.open(&source) };
-        let situation = self.situation(&node, resident.as_deref(), opened.as_ref(), writes, caller, may_wait);
+        let situation = Situation {
+            renamed,
+            ..self.situation(&node, resident.as_deref(), opened.as_ref(), writes, caller, may_wait)
+        };
         let (choice, reason) = decide(&situation);
         tracing::debug!(node = id, ?choice, %reason, "open");
         let open = Open { node: &node, source, writes };
         let ready = match choice {
             Choice::Bounce => {
-                node.file.bounce(caller.thread, if writes { Purpose::Write } else { Purpose::Read });
+                self.bounced.bounce(caller.thread, node.key, if writes { Purpose::Write } else { Purpose::Read });
                 return Err(FsError::Stale);
             }
             Choice::Wait => {
-                let opened = opened.expect("only content that is kept is waited for");
-                return Ok(Begun::Wait(Arc::clone(&opened.generation)));
+                return Ok(Begun::Wait(opened.expect("only content that is kept is waited for")));
             }
             Choice::Passthrough => self.open_passthrough(open, resident.expect("decided for a resident number"))?,
             Choice::Stream => self.open_stream(open, opened)?,
@@ -111,8 +125,41 @@ impl Fs {
                 self.open_from_source(open, flags)?
             }
         };
-        node.file.landed(caller.thread);
+        self.bounced.landed(caller.thread);
         Ok(Begun::Ready(ready))
+    }
+
+    /// For what this thread was bounced, if it was. Threads that the kernel cannot name are never bounced.
+    fn second_try(&self, caller: &Caller) -> Option<Purpose> {
+        if caller.thread == 0 { Some(Purpose::Read) } else { self.bounced.of(caller.thread) }
+    }
+
+    fn open_by_name(&self, names: &[Name], flags: OFlags) -> Result<std::fs::File, FsError> {
+        for name in names.iter().rev() {
+            let Ok(directory) = self.directory(name.parent) else { continue };
+            let Ok(located) = crate::source::open_at(directory.as_fd(), &name.name) else { continue };
+            if FileType::from_raw_mode(rustix::fs::fstat(&located)?.st_mode).is_file() {
+                return Ok(crate::source::reopen(located.as_fd(), flags & SOURCE_FLAGS & !OFlags::TRUNC)?);
+            }
+        }
+        Err(FsError::Stale)
+    }
+
+    /// Whether every name of a file leads to it still. Names that do not are forgotten.
+    fn names_hold(&self, node: &Node, names: &[Name]) -> bool {
+        let mut hold = true;
+        for name in names {
+            let leads_here = self
+                .directory(name.parent)
+                .ok()
+                .and_then(|directory| self.look_at(directory.as_fd(), &name.name).ok())
+                .is_some_and(|stat| SourceKey::of(&stat) == node.key);
+            if !leads_here {
+                node.remove_name(name.parent, &name.name);
+                hold = false;
+            }
+        }
+        hold
     }
 
     fn situation(
@@ -129,6 +176,7 @@ impl Fs {
         Situation {
             writes,
             passthrough: self.has_passthrough(),
+            renamed: false,
             resident_node: resident.is_some(),
             current: match (resident, opened) {
                 (Some(resident), Some(opened)) => Arc::ptr_eq(&resident.generation, &opened.generation),
@@ -138,7 +186,7 @@ impl Fs {
             held: resident.is_some_and(|resident| resident.generation.is_held()),
             kept: opened.is_some(),
             written: node.file.has_writers(),
-            bounced: node.file.bounced(caller.thread),
+            bounced: self.second_try(caller),
             expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
             missing,
             room: missing <= self.store.room(),
@@ -155,7 +203,7 @@ impl Fs {
         };
         self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
         let mode = OpenMode::Passthrough { resident: resident.id, generation: Arc::clone(&resident.generation) };
-        Ok(OpenReply { handle: self.add_file(open, Content::Passthrough(held))?, mode })
+        Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
     }
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
@@ -190,14 +238,21 @@ impl Fs {
         if writes {
             node.file.writer_came();
         }
-        self.handles.add_file(OpenFile {
+        let added = self.handles.add_file(OpenFile {
             node: Arc::clone(node),
             source: Arc::clone(&source),
             content,
             writable: writes,
             changed: false.into(),
             looked: AtomicU64::new(0),
-        })
+        });
+        if added.is_err() {
+            node.closed();
+            if writes {
+                node.file.writer_went();
+            }
+        }
+        added
     }
 
     /// Makes a file and opens it.
@@ -205,7 +260,7 @@ impl Fs {
         self: &Arc<Self>,
         parent: u64,
         name: &OsStr,
-        mode: u32,
+        mode: NewMode,
         flags: OFlags,
         caller: &Caller,
     ) -> Result<(Entry, OpenReply), FsError> {
@@ -215,37 +270,19 @@ impl Fs {
             return Err(Errno::INVAL.into());
         }
         let make = (flags & SOURCE_FLAGS) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker.
-        let file = match rustix::fs::openat(&directory, name, make, Mode::from_raw_mode(mode & 0o7777)) {
+        // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker. If somebody else
+        // made it in between the kernel looks again, and checks whether the caller may open it.
+        let file = match rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd())) {
             Ok(file) => std::fs::File::from(file),
-            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => {
-                return self.open_existing(&directory_node, directory.as_fd(), name, flags, caller);
-            }
+            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => return Err(FsError::Stale),
             Err(error) => return Err(error.into()),
         };
-        let entry = self.made(&directory_node, directory.as_fd(), name, caller)?;
+        self.give(directory.as_fd(), file.as_fd(), caller)?;
+        let entry = self.entry(&directory_node, directory.as_fd(), name)?;
         let node = self.node(entry.node)?;
         let source = Arc::new(SourceFile::new(file));
         let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let reply = self.open_from_source(Open { node: &node, source, writes }, OFlags::empty());
-        self.opened_entry(entry, reply)
-    }
-
-    /// Somebody else made it in between.
-    fn open_existing(
-        self: &Arc<Self>,
-        parent: &Node,
-        directory: std::os::fd::BorrowedFd<'_>,
-        name: &OsStr,
-        flags: OFlags,
-        caller: &Caller,
-    ) -> Result<(Entry, OpenReply), FsError> {
-        let entry = self.entry(parent, directory, name, caller)?;
-        let reply = match self.open_now(entry.node, flags, caller, false) {
-            Ok(Begun::Ready(reply)) => Ok(reply),
-            Ok(Begun::Wait(_)) => unreachable!("it was not allowed to wait"),
-            Err(error) => Err(error),
-        };
         self.opened_entry(entry, reply)
     }
 
@@ -260,20 +297,24 @@ impl Fs {
         }
     }
 
-    pub fn release(&self, handle: u64) {
-        if let Ok(file) = self.handles.file(handle) {
-            if file.writable {
-                file.node.file.writer_went();
-            }
-            file.node.closed();
-            self.handles.remove(handle);
+    /// Closes a file. Returns the resident number under which it was open in passthrough.
+    pub fn release(&self, handle: u64) -> Option<u64> {
+        let file = self.handles.file(handle).ok()?;
+        if file.writable {
+            file.node.file.writer_went();
+        }
+        file.node.closed();
+        self.handles.remove(handle);
+        match file.content {
+            Content::Passthrough { resident, .. } => Some(resident),
+            Content::Stream(_) | Content::Source => None,
         }
     }
 }
 
 enum Begun {
     Ready(OpenReply),
-    Wait(Arc<Generation>),
+    Wait(Opened),
 }
 
 struct Open<'a> {

@@ -135,7 +135,7 @@ fn without_rights() {
     };
     let traces = Traces::note();
     let (source, private, place) = (temporary_folder("source"), temporary_folder("run"), temporary_folder("mnt"));
-    let copy = private.path().join("weightfs");
+    let copy = private.path().join("program");
     fs::copy(binary(), &copy).expect("copy the program to where everybody may run it");
     for folder in [private.path(), place.path()] {
         std::os::unix::fs::chown(folder, Some(ALICE), Some(ALICE)).expect("chown");
