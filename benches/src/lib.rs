@@ -10,6 +10,7 @@ pub mod error;
 pub mod interrupt;
 pub mod machine;
 pub mod measure;
+pub mod memory;
 pub mod process;
 pub mod readers;
 pub mod report;

@@ -4,6 +4,7 @@ use super::{Bench, Scenario, walk};
 use crate::caches;
 use crate::data::Model;
 use crate::error::Result;
+use crate::memory;
 use crate::process;
 use crate::readers::Reader;
 use crate::report::{Bar, Figure, Outcome, Unit};
@@ -40,6 +41,7 @@ pub fn run(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
 fn streaming(bench: &mut Bench, mounted: &Mounted<'_>, figures: &mut Figures) -> Result<()> {
     let tensors = bench.library.tensors(Model::Large)?;
     let path = bench.through_mount(Model::Large);
+    memory::back(bench.size(Model::Large)? * 2)?;
     let before = mounted.work()?;
     let loaded = bench.readers.load(Reader::Pread, &path, &tensors)?;
     let work = mounted.work()?.since(before);

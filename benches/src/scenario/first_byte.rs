@@ -4,6 +4,7 @@ use super::{Bench, Scenario};
 use crate::caches;
 use crate::error::Result;
 use crate::measure::{interleave, percentile};
+use crate::memory;
 use crate::readers::first_bytes;
 use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Unit};
 use crate::weightfs::Mounted;
@@ -37,9 +38,11 @@ impl FirstByte {
             // Not at a page's boundary, as tensors are not.
             Place::Middle => bench.library.sizes.first_byte_size / 2 + 8,
         };
+        let room = 2 * native.len() as u64 * bench.library.sizes.first_byte_size;
         let mut buffer = vec![1; READ];
         let mut round = |files: &[std::path::PathBuf]| -> Result<Vec<f64>> {
             caches::drop_all()?;
+            memory::back(room)?;
             files.iter().map(|path| Ok(first_bytes(path, offset, &mut buffer)?.as_secs_f64() * 1e3)).collect()
         };
         let round = std::cell::RefCell::new(&mut round);

@@ -8,6 +8,7 @@ use crate::caches;
 use crate::data::Model;
 use crate::error::Result;
 use crate::measure::interleave;
+use crate::memory;
 use crate::readers::{Loaded, Reader, Readers};
 use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Unit};
 use crate::weightfs::{Mounted, Weightfs, Work};
@@ -148,6 +149,7 @@ impl<'a> Run<'a> {
         if self.load.native == Native::Empty {
             caches::drop_all()?;
         }
+        self.prepare_memory()?;
         let was_cached = caches::holds(&self.native)?;
         let loaded = self.load_once(readers, &self.native)?;
         let oddity = match (self.load.native, self.load.reader, was_cached) {
@@ -173,10 +175,17 @@ impl<'a> Run<'a> {
             caches::drop_all()?;
         }
         let serving = mounted.as_ref().expect("mounted by the preparation or just now");
+        self.prepare_memory()?;
         let before = serving.work()?;
         let loaded = self.load_once(readers, &self.through_mount)?;
         let work = serving.work()?.since(before);
         Ok(Sample { value: speed(loaded), work: Some(work), oddity: served.oddity(work) })
+    }
+
+    /// Room for what a load allocates, whichever side it is: the page cache or the arena, and a copy on top.
+    fn prepare_memory(&self) -> Result<()> {
+        let allocates = self.load.native == Native::Empty || self.load.reader == Reader::Safetensors;
+        if allocates { memory::back(self.size * 9 / 4) } else { Ok(()) }
     }
 
     fn load_once(&self, readers: &mut Readers, path: &Path) -> Result<Loaded> {

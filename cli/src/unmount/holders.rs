@@ -4,15 +4,21 @@
 use std::fmt::Write;
 use std::fs;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::machine::mount_table::Mount;
 
 /// Beyond these nobody reads on.
 const MAX_LISTED: usize = 10;
 
+/// How long to look. What `/proc` shows of a process that hangs may hang too.
+const PATIENCE: Duration = Duration::from_secs(2);
+
 /// What to add to a message that `mount` is in use.
 pub fn list(mount: &Mount) -> String {
-    let found = find(Path::new("/proc"), mount);
+    let (found, complete) = find_for(PATIENCE, mount);
     let mut text = String::new();
     for holder in found.iter().take(MAX_LISTED) {
         // Writing to a String cannot fail.
@@ -22,10 +28,34 @@ pub fn list(mount: &Mount) -> String {
         0 => {}
         more => drop(write!(text, "\n  and {more} more")),
     }
+    if !complete {
+        text.push_str("\n  (some processes do not answer, and were not looked at)");
+    }
     if text.is_empty() && !rustix::process::geteuid().is_root() {
         text.push_str("\n  (who uses it can only be seen by root)");
     }
     text
+}
+
+/// What can be found in this time, and whether that is all. A search that hangs is left behind: it ends with this process.
+fn find_for(patience: Duration, mount: &Mount) -> (Vec<Holder>, bool) {
+    let deadline = Instant::now() + patience;
+    let (sender, received) = mpsc::channel();
+    let mount = mount.clone();
+    thread::spawn(move || {
+        find(Path::new("/proc"), &mount, |holder| {
+            // Nobody listens any more after the deadline.
+            let _ = sender.send(holder);
+        });
+    });
+    let mut found = Vec::new();
+    loop {
+        match received.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(holder) => found.push(holder),
+            Err(mpsc::RecvTimeoutError::Disconnected) => return (found, true),
+            Err(mpsc::RecvTimeoutError::Timeout) => return (found, false),
+        }
+    }
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -35,8 +65,8 @@ struct Holder {
     what: &'static str,
 }
 
-fn find(proc: &Path, mount: &Mount) -> Vec<Holder> {
-    let Ok(entries) = fs::read_dir(proc) else { return Vec::new() };
+fn find(proc: &Path, mount: &Mount, found: impl FnMut(Holder)) {
+    let Ok(entries) = fs::read_dir(proc) else { return };
     let mut pids: Vec<u32> = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     pids.sort_unstable();
     let holder = |pid: u32| {
@@ -46,7 +76,7 @@ fn find(proc: &Path, mount: &Mount) -> Vec<Holder> {
         let name = name.trim_end().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
         Some(Holder { pid, name, what })
     };
-    pids.into_iter().filter_map(holder).collect()
+    pids.into_iter().filter_map(holder).for_each(found);
 }
 
 fn held_by(process: &Path, mount: &Mount) -> Option<&'static str> {
@@ -60,12 +90,13 @@ fn held_by(process: &Path, mount: &Mount) -> Option<&'static str> {
         .any(|entry| fs::read_to_string(entry.path()).is_ok_and(|info| mount_id(&info) == Some(mount.id)));
     if opened {
         Some("files open there")
-    } else if fs::read_to_string(process.join("maps")).is_ok_and(|maps| maps_device(&maps, &mount.device)) {
-        Some("files mapped there")
     } else if leads_into("cwd") {
         Some("its working directory there")
     } else if leads_into("root") {
         Some("its root directory there")
+    } else if fs::read_to_string(process.join("maps")).is_ok_and(|maps| maps_device(&maps, &mount.device)) {
+        // Last, since only this waits for the process.
+        Some("files mapped there")
     } else {
         None
     }
@@ -109,7 +140,8 @@ mod tests {
         assert_eq!(held_by(me, &mount(u64::MAX, "/nowhere")), None);
         let here = std::env::current_dir().unwrap();
         assert_eq!(held_by(me, &mount(u64::MAX, here.to_str().unwrap())), Some("its working directory there"));
-        assert!(find(Path::new("/proc"), &mount(id, "/nowhere")).iter().any(|found| found.pid == std::process::id()));
+        let found = find_for(PATIENCE, &mount(id, "/nowhere")).0;
+        assert!(found.iter().any(|found| found.pid == std::process::id()));
     }
 
     #[test]
