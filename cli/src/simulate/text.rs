@@ -46,8 +46,8 @@ mod tests {
 4.0 GiB are used at all.
 
         RAM                 optimum                    auto
-    1.0 GiB       50.0 %      50.0 s       25.0 %      25.0 s
-    2.0 GiB      100.0 %     100.0 s      100.0 %     100.0 s
+    1.0 GiB      50.0 %      50.0 s      25.0 %      25.0 s
+    2.0 GiB     100.0 %     100.0 s     100.0 %     100.0 s
 
 Hits, and what they save of reading the source. █ auto, ░ optimum:
     1.0 GiB  ██████████░░░░░░░░░░
