@@ -24,8 +24,10 @@ const TELLING: u64 = 64 << 20;
 /// Extents in one job of the engine.
 const JOB: ExtentIndex = 2;
 
-/// How far past a read the slots are filled ahead of it: they are few.
+/// How far past a read the slots are filled ahead of it: they are few. In the tensor that is read; what comes after that
+/// may be read by another thread, and not soon.
 const BYPASS_AHEAD: usize = 4;
+const BYPASS_BEYOND: usize = 1;
 
 impl Store {
     /// Whether a read at `offset` looks at the header only. Before the header is known, its length is not: the first
@@ -177,11 +179,15 @@ impl Store {
         } else if !self.keeper.make_room(generation, decision.evict, decision.admit.runs().to_vec(), class) {
             decision.admit.runs().iter().for_each(|run| self.turn_away(generation, run));
         }
+        let most = match class {
+            Class::Demand => usize::MAX,
+            Class::OpenWait => BYPASS_AHEAD,
+            Class::Prefetch => BYPASS_BEYOND,
+        };
         let mut ahead = 0;
         for extent in decision.bypass.runs().iter().cloned().flatten() {
             ahead += 1;
-            let wanted = class == Class::Demand || ahead <= BYPASS_AHEAD;
-            match wanted.then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
+            match (ahead <= most).then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
                 Some(slot) => self.submit_past(generation, extent, slot, class),
                 None => self.give_up(generation, &(extent..extent + 1)),
             }

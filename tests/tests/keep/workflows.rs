@@ -56,8 +56,10 @@ fn trace(sizes: &[u64], order: &[usize]) -> Trace {
     Trace { events: events.into_iter().zip(0..).map(|(what, at_ms)| Event { at_ms, what }).collect() }
 }
 
-/// Three files in turn, six rounds.
-fn check_loop(megabytes: u64, ram: u64, options: &[&str]) {
+/// Three files in turn, six rounds. `most` is in percent of what a cache of `ram` bytes that knows the future would read:
+/// the marks and the buffers of what is read past the arena are part of `ram`, and threads that read on both sides of an
+/// extent may have it read twice.
+fn check_loop(megabytes: u64, ram: u64, most: u64, options: &[&str]) {
     let ram_text = ram.to_string();
     let library = Library::new(&[megabytes; 3], &[&["--ram", &ram_text], options].concat());
     let started = Instant::now();
@@ -77,7 +79,7 @@ fn check_loop(megabytes: u64, ram: u64, options: &[&str]) {
     let lru = replay(&trace, PolicyKind::Lru, ram, counted).missed / MIB;
     let later: u64 = read[1..].iter().sum();
     println!("read {read:?} MiB in {took:.1?}; rounds 2 to 6: {later}, the optimum {least}, LRU {lru}");
-    assert!(later * 100 <= least * 115, "{later} MiB were read, the least is {least}: {:#}", library.mount.status().0);
+    assert!(later * 100 <= least * most, "{later} MiB were read, the least is {least}: {:#}", library.mount.status().0);
     assert!(later * 100 < lru * 80, "{later} MiB were read, LRU would read {lru}");
     library.mount.stop();
 }
@@ -86,7 +88,7 @@ fn check_loop(megabytes: u64, ram: u64, options: &[&str]) {
 fn a_loop_over_more_than_fits_reads_little_more_than_it_must() {
     if can_mount() {
         // So small a budget is nearly all marks and buffers.
-        check_loop(96, 192 * MIB, &["--high-watermark", "100", "--low-watermark", "99"]);
+        check_loop(96, 192 * MIB, 125, &["--high-watermark", "100", "--low-watermark", "99"]);
     }
 }
 
@@ -94,7 +96,7 @@ fn a_loop_over_more_than_fits_reads_little_more_than_it_must() {
 #[test]
 fn a_loop_over_three_large_files_reads_little_more_than_it_must() {
     if std::env::var("WEIGHTFS_LONG").as_deref() == Ok("1") && can_mount() {
-        check_loop(512, 1024 * MIB, &["--high-watermark", "99", "--low-watermark", "98"]);
+        check_loop(512, 1024 * MIB, 130, &["--high-watermark", "99", "--low-watermark", "98"]);
     }
 }
 
