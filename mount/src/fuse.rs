@@ -296,7 +296,10 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.fs.opendir(node.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Ok((handle, keep)) => {
+                let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+                reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }
