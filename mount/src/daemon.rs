@@ -87,13 +87,29 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     notes.extend(tuning::of_store(&store));
     let listener = runtime_dir::listen(&settings.control_socket)?;
 
+    let served = mount_all(&settings, roots, &store, listener, notes, signals, ready);
+    // It is ours, and nobody answers there any more.
+    let _ = std::fs::remove_file(&settings.control_socket);
+    served
+}
+
+/// Mounts and serves; whatever comes of it, nothing is mounted afterwards.
+fn mount_all(
+    settings: &Settings,
+    roots: Vec<Arc<SourceRoot>>,
+    store: &Arc<Store>,
+    listener: UnixListener,
+    mut notes: Vec<String>,
+    signals: SigSet,
+    ready: impl FnOnce(&Started),
+) -> Result<(), DaemonError> {
     let ended = Arc::new(Ended::default());
     let mut mounts = Vec::new();
     for (spec, root) in settings.mounts.iter().zip(roots) {
-        match Mount::start(&settings, spec, root, &store, &ended) {
+        match Mount::start(settings, spec, root, store, &ended) {
             Ok(mount) => mounts.push(mount),
             Err(error) => {
-                take_down(mounts, &store);
+                take_down(mounts, store);
                 return Err(error);
             }
         }
@@ -102,10 +118,8 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     for note in &notes {
         tracing::warn!("{note}");
     }
-    let served = serve(&mounts, &store, listener, notes, &ended, signals, ready);
-    take_down(mounts, &store);
-    // It is ours, and nobody answers there any more.
-    let _ = std::fs::remove_file(&settings.control_socket);
+    let served = serve(&mounts, store, listener, notes, &ended, signals, ready);
+    take_down(mounts, store);
     served
 }
 
