@@ -1,6 +1,6 @@
 //! The core of weightfs: it knows model files, extents, pinned RAM and how to fill it, and nothing of FUSE.
 //!
-//! Arrows point one way. Pure modules (`format`, `extent`, `residency`, `predict`, `pressure`, `trace`) take bytes,
+//! Arrows point one way. Pure modules (`format`, `extent`, `residency`, `predict`, `pressure`, `pattern`, `trace`) take bytes,
 //! time and samples as arguments and do no I/O; `arena` and `fill` touch the machine through `sys`, `machine` looks at it; `store` composes
 //! all of them into what a filesystem needs: open, read, write, evict, report.
 
@@ -11,6 +11,7 @@ pub mod fill;
 pub mod format;
 pub mod ids;
 pub mod machine;
+pub mod pattern;
 pub mod predict;
 pub mod pressure;
 pub mod residency;

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
+use weightfs::pattern::Pattern;
 use weightfs_mount::control_client::{ClientError, ControlClient, FindError};
 use weightfs_mount::runtime_dir::RuntimeDir;
 
@@ -55,6 +56,18 @@ pub fn resolve(path: &Path) -> Result<PathBuf, Failure> {
     })
 }
 
+/// As [`resolve`], where names may have wildcards: what comes before the first of them must be there.
+pub fn resolve_pattern(path: &Path) -> Result<PathBuf, Failure> {
+    let has_wildcards = |part: &Path| part.to_str().is_some_and(|text| Pattern::new(text).has_wildcards());
+    if !has_wildcards(path) || fs::symlink_metadata(path).is_ok() {
+        return resolve(path);
+    }
+    let plain = path.ancestors().find(|folder| !has_wildcards(folder)).unwrap_or(Path::new(""));
+    let rest = path.strip_prefix(plain).expect("it is one of its ancestors");
+    let plain = if plain.as_os_str().is_empty() { Path::new(".") } else { plain };
+    Ok(resolve(plain)?.join(rest))
+}
+
 /// The failure that a daemon's missing or negative answer is.
 pub fn failure(error: &ClientError) -> Failure {
     use weightfs::control::RefusalKind;
@@ -82,6 +95,8 @@ mod tests {
         fs::create_dir(root.join("d")).unwrap();
         std::os::unix::fs::symlink("d", root.join("l")).unwrap();
         assert_eq!(resolve(&root.join("l/../l")).unwrap(), root.join("d"));
+        assert_eq!(resolve_pattern(&root.join("l/*.gguf")).unwrap(), root.join("d/*.gguf"));
+        assert!(resolve_pattern(&root.join("none/*")).is_err());
         assert!(resolve(&root.join("none")).unwrap_err().message.ends_with("does not exist"));
     }
 }

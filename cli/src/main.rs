@@ -2,12 +2,16 @@
 
 mod env_vars;
 mod exit;
+mod explain;
 mod find;
 mod machine;
 mod mount;
 mod notify;
 mod output;
+mod simulate;
 mod status;
+mod steer;
+mod trace;
 mod unmount;
 
 use std::io::Write;
@@ -16,9 +20,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use exit::{EXIT_CODES_HELP, Exit, Failure};
+use explain::ExplainArgs;
 use mount::MountArgs;
 use mount::helper;
+use simulate::SimulateArgs;
 use status::StatusArgs;
+use steer::{PathsArgs, PinArgs, PrefetchArgs};
+use trace::TraceArgs;
 use unmount::UnmountArgs;
 
 /// Mounts a folder of model weights and keeps the weights that matter in pinned RAM.
@@ -38,6 +46,20 @@ enum Command {
     Unmount(UnmountArgs),
     /// Show what is mounted, how full the RAM is and where the bytes came from
     Status(StatusArgs),
+    /// Keep files in RAM for good, or tensors of them
+    Pin(PinArgs),
+    /// Take pins back
+    Unpin(PathsArgs),
+    /// Read files into RAM before they are needed
+    Prefetch(PrefetchArgs),
+    /// Free what files take of the RAM
+    Evict(PathsArgs),
+    /// Say why a file is or is not in RAM, and what would happen to it next
+    Explain(ExplainArgs),
+    /// Record what is opened, read and decided, and look at what was recorded
+    Trace(TraceArgs),
+    /// Replay a trace under other policies and budgets
+    Simulate(SimulateArgs),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +71,13 @@ fn main() -> ExitCode {
         Command::Mount(arguments) => mount::run(*arguments),
         Command::Unmount(arguments) => unmount::run(&arguments),
         Command::Status(arguments) => status::run(&arguments),
+        Command::Pin(arguments) => steer::pin(&arguments),
+        Command::Unpin(arguments) => steer::unpin(&arguments),
+        Command::Prefetch(arguments) => steer::prefetch(&arguments),
+        Command::Evict(arguments) => steer::evict(&arguments),
+        Command::Explain(arguments) => explain::run(&arguments),
+        Command::Trace(arguments) => trace::run(&arguments),
+        Command::Simulate(arguments) => simulate::run(&arguments),
     };
     finish(done).into()
 }

@@ -8,7 +8,9 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use weightfs::control::{CONTROL_XATTR, ControlError, IoStatus, MountStatus, RamStatus, Status, WorkerStatus};
+use weightfs::control::{
+    CONTROL_XATTR, ControlError, IoStatus, MountStatus, Outcome, RamStatus, Reply, Request, Status, WorkerStatus,
+};
 use weightfs_mount::control_server::{Control, ControlServer};
 use weightfs_mount::runtime_dir::listen;
 
@@ -117,6 +119,16 @@ impl Control for Daemon {
     fn unmount(&self, mountpoint: &Path) -> Result<(), ControlError> {
         Err(ControlError::NotMounted(mountpoint.into()))
     }
+
+    fn carry_out(&self, request: &Request) -> Result<Reply, ControlError> {
+        match request {
+            Request::Pin { tensors: Some(tensors), .. } if tensors.as_str() == "te.*" => {
+                Ok(Reply::Outcome(Outcome { files: 2, bytes: 3 << 30, left_bytes: 0 }))
+            }
+            Request::Pin { .. } => Err(ControlError::NoRoom("no room".into())),
+            _ => Err(ControlError::Failed("not in this test".into())),
+        }
+    }
 }
 
 /// A file that names the socket of a daemon, as every file of a mount does.
@@ -140,6 +152,17 @@ fn status_is_found_by_a_path_and_printed_for_people_and_programs() {
     assert_eq!(code, 0);
     assert!(text.starts_with("/m  from /s  passthrough\n") && text.contains("4.0 GiB of 8.0 GiB (50 %)"), "{text}");
     assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn a_pin_is_asked_for_with_its_tensors_and_a_refusal_is_told() {
+    let (place, _) = place();
+    let (_server, file) = file_of_a_daemon(place.path());
+    let file = file.to_str().unwrap();
+    let (code, text, _) = run(&mut program(&["pin", file, "--tensors", "te.*"]));
+    assert_eq!((code, text), (0, format!("{file}: 3.0 GiB pinned, 2 files\n")));
+    let (code, _, errors) = run(&mut program(&["pin", file]));
+    assert!(code == 1 && errors.contains("no room"), "{errors}");
 }
 
 #[test]

@@ -14,7 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use weightfs::control::{CONTROL_XATTR, MAX_REPLY, MAX_REQUEST, Refusal, RefusalKind, Reply, Request, Status};
+use weightfs::control::{
+    CONTROL_XATTR, Explained, MAX_REPLY, MAX_REQUEST, Outcome, Refusal, RefusalKind, Reply, Request, Status,
+    TraceSummary,
+};
 
 use crate::control_line::{LineError, read_line, write_line};
 use crate::runtime_dir::{RuntimeDir, daemon_name};
@@ -23,6 +26,8 @@ use crate::runtime_dir::{RuntimeDir, daemon_name};
 const STATUS_TIME: Duration = Duration::from_secs(10);
 /// How long the end of a mount may take: it waits for fills to stop and files to be closed.
 const UNMOUNT_TIME: Duration = Duration::from_secs(60);
+/// How long what may read whole models may take.
+const STEER_TIME: Duration = Duration::from_secs(3600);
 /// How often, and how long apart, a daemon is asked again that has no room.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(200);
@@ -139,6 +144,35 @@ impl ControlClient {
         }
     }
 
+    pub fn explain(&self, path: &Path) -> Result<Explained, ClientError> {
+        match self.ask(&Request::Explain { path: path.to_owned() }, STATUS_TIME)? {
+            Reply::Explained(explained) => Ok(*explained),
+            _ => Err(self.not_understood("no explanation")),
+        }
+    }
+
+    /// Pins, prefetches, evicts: what has an outcome in files and bytes.
+    pub fn steer(&self, request: &Request) -> Result<Outcome, ClientError> {
+        match self.ask(request, STEER_TIME)? {
+            Reply::Outcome(outcome) => Ok(outcome),
+            _ => Err(self.not_understood("no outcome")),
+        }
+    }
+
+    pub fn start_trace(&self, file: &Path) -> Result<(), ClientError> {
+        match self.ask(&Request::StartTrace { file: file.to_owned() }, STATUS_TIME)? {
+            Reply::Done => Ok(()),
+            _ => Err(self.not_understood("no word on whether it is done")),
+        }
+    }
+
+    pub fn stop_trace(&self) -> Result<TraceSummary, ClientError> {
+        match self.ask(&Request::StopTrace, STATUS_TIME)? {
+            Reply::Trace(summary) => Ok(summary),
+            _ => Err(self.not_understood("no summary")),
+        }
+    }
+
     /// Removes the socket of a dead daemon, which only its owner can.
     fn remove_socket(&self) {
         let me = rustix::process::geteuid().as_raw();
@@ -162,7 +196,16 @@ impl ControlClient {
         let line = match (serde_json::to_vec(request), request) {
             (Ok(line), _) if line.len() < MAX_REQUEST => line,
             (_, Request::Unmount { mountpoint }) => return Err(ClientError::Unsendable(mountpoint.clone())),
-            (_, Request::Status) => unreachable!("a request without arguments is short text"),
+            (
+                _,
+                Request::Explain { path }
+                | Request::Pin { path, .. }
+                | Request::Unpin { path }
+                | Request::Prefetch { path, .. }
+                | Request::Evict { path }
+                | Request::StartTrace { file: path },
+            ) => return Err(ClientError::Unsendable(path.clone())),
+            (_, Request::Status | Request::StopTrace) => unreachable!("a request without arguments is short text"),
         };
         let stream = UnixStream::connect(&self.socket).map_err(|error| match error.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => ClientError::Dead(self.socket.clone()),

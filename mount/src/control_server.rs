@@ -39,6 +39,9 @@ pub trait Control: Send + Sync {
     /// Ends the mount at `mountpoint`, exactly as it was reported, and returns once it is gone. Must not wait for the
     /// control server to end: the reply is still to be sent.
     fn unmount(&self, mountpoint: &Path) -> Result<(), ControlError>;
+
+    /// Every other request, from somebody who may make it.
+    fn carry_out(&self, request: &Request) -> Result<Reply, ControlError>;
 }
 
 /// Answers until it is dropped; requests already received are answered before the drop returns.
@@ -199,13 +202,15 @@ impl Connection<'_> {
     }
 
     fn reply_to(&self, line: &[u8], control: &dyn Control) -> Result<Reply, ControlError> {
-        let request = serde_json::from_slice(line).map_err(|error| ControlError::BadRequest(error.to_string()))?;
+        let request: Request =
+            serde_json::from_slice(line).map_err(|error| ControlError::BadRequest(error.to_string()))?;
+        if request.steers() {
+            self.must_own()?;
+        }
         let carried_out = catch_unwind(AssertUnwindSafe(|| match request {
             Request::Status => Ok(Reply::Status(Box::new(control.status()))),
-            Request::Unmount { mountpoint } => {
-                self.must_own()?;
-                control.unmount(&mountpoint).map(|()| Reply::Done)
-            }
+            Request::Unmount { mountpoint } => control.unmount(&mountpoint).map(|()| Reply::Done),
+            other => control.carry_out(&other),
         }));
         carried_out.unwrap_or_else(|_| Err(ControlError::Failed("the daemon failed on this; see its log".into())))
     }

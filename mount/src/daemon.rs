@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use fuser::{Session, SessionACL};
 use nix::sys::signal::{SigSet, Signal};
 use parking_lot::Mutex;
-use weightfs::control::{ControlError, IoStatus, MountStatus, RamStatus, Status, WorkerStatus};
+use weightfs::control::{ControlError, IoStatus, MountStatus, RamStatus, Reply, Request, Status, WorkerStatus};
 use weightfs::fill::EngineChoice;
 use weightfs::store::{Store, StoreConfig, StoreError};
 
@@ -25,9 +25,11 @@ use crate::follow::Follow;
 use crate::fs::{Fs, FsOptions};
 use crate::fuse::{Adapter, Offered};
 use crate::invalidate::{Cause, Invalidator};
+use crate::places::Place;
 use crate::runtime_dir::{self, RuntimeDirError};
 use crate::settings::{IoChoice, MountSpec, Settings};
 use crate::source::SourceRoot;
+use crate::steer::Steering;
 use crate::tuning;
 use crate::watch::Watcher;
 
@@ -118,7 +120,8 @@ fn mount_all(
     for note in &notes {
         tracing::warn!("{note}");
     }
-    let served = serve(&mounts, store, listener, notes, &ended, signals, ready);
+    let served = Daemon::new(&mounts, store, notes, &settings.state_dir)
+        .and_then(|daemon| serve(&mounts, store, listener, Arc::new(daemon), &ended, signals, ready));
     take_down(mounts, store);
     served
 }
@@ -128,7 +131,7 @@ fn serve(
     mounts: &[Mount],
     store: &Arc<Store>,
     listener: UnixListener,
-    notes: Vec<String>,
+    daemon: Arc<Daemon>,
     ended: &Arc<Ended>,
     signals: SigSet,
     ready: impl FnOnce(&Started),
@@ -141,8 +144,7 @@ fn serve(
             let _ = sender.send(Cause::Residency(Arc::clone(generation)));
         }
     }));
-    let all: Vec<Arc<Shared>> = mounts.iter().map(Mount::shared).collect();
-    let daemon = Arc::new(Daemon { store: Arc::clone(store), mounts: all.clone(), notes: notes.clone() });
+    let (all, notes) = (daemon.mounts.clone(), daemon.notes.clone());
     let _server = ControlServer::start(listener, daemon).map_err(DaemonError::Thread)?;
     let candidates = mounts.iter().filter_map(|mount| mount.candidate(ended)).collect();
     let _detached = Detached::start(candidates).map_err(DaemonError::Thread)?;
@@ -413,6 +415,18 @@ struct Daemon {
     store: Arc<Store>,
     mounts: Vec<Arc<Shared>>,
     notes: Vec<String>,
+    steering: Steering,
+}
+
+impl Daemon {
+    fn new(mounts: &[Mount], store: &Arc<Store>, notes: Vec<String>, state_dir: &Path) -> Result<Self, DaemonError> {
+        let mounts: Vec<Arc<Shared>> = mounts.iter().map(Mount::shared).collect();
+        let place =
+            |mount: &Arc<Shared>| Place { mountpoint: mount.spec.mountpoint.clone(), fs: Arc::clone(&mount.fs) };
+        let places = mounts.iter().map(place).collect();
+        let steering = Steering::start(Arc::clone(store), places, state_dir).map_err(DaemonError::Thread)?;
+        Ok(Self { store: Arc::clone(store), mounts, notes, steering })
+    }
 }
 
 impl Control for Daemon {
@@ -465,6 +479,10 @@ impl Control for Daemon {
             }
         }
         Err(ControlError::Busy(mount.spec.mountpoint.clone()))
+    }
+
+    fn carry_out(&self, request: &Request) -> Result<Reply, ControlError> {
+        self.steering.carry_out(request)
     }
 }
 

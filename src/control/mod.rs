@@ -3,12 +3,16 @@
 //! An exchange is one line each way on a Unix stream socket, after which the daemon closes the connection. The types
 //! say nothing of how they travel.
 
+mod explain;
 mod status;
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::pattern::Pattern;
+
+pub use explain::{Explained, NextToGo};
 pub use status::{IoStatus, MountStatus, RamStatus, Status, WorkerStatus};
 
 /// The extended attribute that answers, on every path of a mount, with the path of the daemon's control socket.
@@ -26,8 +30,66 @@ pub const MAX_REPLY: usize = 4 << 20;
 pub enum Request {
     /// How the daemon is. For whoever can connect.
     Status,
-    /// End one mount. For root and the daemon's user.
-    Unmount { mountpoint: PathBuf },
+    /// Why a file is or is not in RAM. For whoever can connect.
+    Explain {
+        path: PathBuf,
+    },
+    /// End one mount. For root and the daemon's user, as all that follows.
+    Unmount {
+        mountpoint: PathBuf,
+    },
+    /// Keep files in RAM for good, or what `tensors` names of them. Names in `path` may have wildcards: then files that
+    /// come later are pinned too.
+    Pin {
+        path: PathBuf,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        tensors: Option<Pattern>,
+    },
+    /// Take pins back.
+    Unpin {
+        path: PathBuf,
+    },
+    /// Read a file into RAM, as far as the policy keeps it; with `wait`, answer when that is done.
+    Prefetch {
+        path: PathBuf,
+        #[serde(default)]
+        wait: bool,
+    },
+    /// Free what a file takes of the RAM.
+    Evict {
+        path: PathBuf,
+    },
+    /// Record what is opened, read and decided in a new file.
+    StartTrace {
+        file: PathBuf,
+    },
+    StopTrace,
+}
+
+impl Request {
+    /// Whether this changes anything, which is for root and the daemon's user.
+    pub fn steers(&self) -> bool {
+        !matches!(self, Request::Status | Request::Explain { .. })
+    }
+}
+
+/// What was pinned, unpinned, filled or freed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub files: u64,
+    /// What of it concerns this request.
+    pub bytes: u64,
+    /// Bytes that were to go and had to stay, or were to be resident and are not.
+    pub left_bytes: u64,
+}
+
+/// What a recording came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceSummary {
+    pub file: PathBuf,
+    pub events: u64,
+    /// Events that came faster than they could be written.
+    pub lost: u64,
 }
 
 /// What a daemon answers.
@@ -35,6 +97,9 @@ pub enum Request {
 #[serde(rename_all = "snake_case")]
 pub enum Reply {
     Status(Box<Status>),
+    Explained(Box<Explained>),
+    Outcome(Outcome),
+    Trace(TraceSummary),
     /// What was asked for is done.
     Done,
     Error(Refusal),
@@ -56,6 +121,8 @@ pub enum RefusalKind {
     BadRequest,
     NotPermitted,
     NotMounted,
+    NoFile,
+    NoRoom,
     Busy,
     Overloaded,
     /// Anything else, and what a newer daemon may say.
@@ -72,6 +139,11 @@ pub enum ControlError {
     NotPermitted { uid: u32, daemon_uid: u32 },
     #[error("{} is not mounted by this daemon; 'weightfs status' shows what is", .0.display())]
     NotMounted(PathBuf),
+    #[error("{} cannot be kept in RAM: {reason}", .path.display())]
+    NoFile { path: PathBuf, reason: String },
+    /// Says what is pinned already.
+    #[error("{0}")]
+    NoRoom(String),
     #[error("{} is in use; close what is open there, or take it out of sight with 'weightfs unmount --lazy'", .0.display())]
     Busy(PathBuf),
     #[error("the daemon answers as many requests as it will at a time; try again")]
@@ -86,6 +158,8 @@ impl From<&ControlError> for Refusal {
             ControlError::BadRequest(_) => RefusalKind::BadRequest,
             ControlError::NotPermitted { .. } => RefusalKind::NotPermitted,
             ControlError::NotMounted(_) => RefusalKind::NotMounted,
+            ControlError::NoFile { .. } => RefusalKind::NoFile,
+            ControlError::NoRoom(_) => RefusalKind::NoRoom,
             ControlError::Busy(_) => RefusalKind::Busy,
             ControlError::Overloaded => RefusalKind::Overloaded,
             ControlError::Failed(_) => RefusalKind::Failed,

@@ -246,6 +246,16 @@ impl Residency {
         pins
     }
 
+    /// As the user names it, with the rule in force if the policy chooses among several.
+    pub fn policy_name(&self) -> String {
+        self.policy.name()
+    }
+
+    /// What of the file is pinned.
+    pub fn pinned(&self, id: FileId) -> ExtentSet {
+        self.files.get(&id).and_then(|file| file.pin.clone()).unwrap_or_default()
+    }
+
     /// Bytes.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned * EXTENT_SIZE

@@ -122,7 +122,7 @@ impl Store {
     }
 
     /// Starts to fill those of `extents` that are absent and that nobody fills yet. Whether all of them are admitted.
-    fn fill(
+    pub(super) fn fill(
         self: &Arc<Self>,
         generation: &Arc<Generation>,
         extents: &[Range<ExtentIndex>],
@@ -425,7 +425,7 @@ impl Bytes for Source<'_> {
     }
 }
 
-fn read_header(generation: &Generation) -> TensorMap {
+pub(super) fn read_header(generation: &Generation) -> TensorMap {
     format::read(&Source(generation)).unwrap_or_else(|error| {
         // Its readers get its bytes all the same; only what belongs together is not known.
         tracing::warn!(inode = generation.identity().inode, %error, "a model file is not what it claims to be");

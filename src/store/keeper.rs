@@ -187,7 +187,7 @@ impl Store {
     }
 
     /// Frees those of `extents` that nobody looks at, tells the policy of each, and returns how many there were.
-    fn evict_from(self: &Arc<Self>, generation: &Arc<Generation>, extents: &Range<ExtentIndex>) -> u64 {
+    pub(super) fn evict_from(self: &Arc<Self>, generation: &Arc<Generation>, extents: &Range<ExtentIndex>) -> u64 {
         let file = generation.file_id();
         let Some(arena) = generation.arena() else {
             self.residency.lock().evicted(file, extents.clone());

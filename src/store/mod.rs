@@ -16,8 +16,11 @@ mod keeper;
 mod memory;
 mod opening;
 mod read;
+mod recorder;
 mod report;
+mod steer;
 mod touched;
+mod traced;
 mod waiters;
 
 #[cfg(test)]
@@ -36,19 +39,22 @@ pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
 pub use opening::{ASSUMED_SPEED, Opened};
+pub use recorder::RecordError;
 pub use report::{IoReport, RamReport};
+pub use steer::Evicted;
 
 use crate::arena::{Arena, Pages};
 use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
 use crate::ids::{GenerationId, SourceIdentity};
-use crate::residency::{PolicyKind, Residency};
+use crate::residency::PolicyKind;
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
 use bypass::Bypass;
 use keeper::Keeper;
 use memory::Memory;
 use report::Counters;
+use traced::Traced;
 
 /// Files smaller than this are left to the kernel.
 pub const SMALLEST_MODEL: u64 = 1 << 20;
@@ -91,7 +97,7 @@ pub struct Store {
     bypass: Arc<Bypass>,
     background: Background,
     keeper: Keeper,
-    residency: Mutex<Residency>,
+    residency: Mutex<Traced>,
     memory: Memory,
     /// The current generation of each source file that is open or has something in the arena.
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
@@ -127,7 +133,7 @@ impl Store {
             starting: Mutex::default(),
             background: Background::start("source", 4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
-            residency: Mutex::new(Residency::new(PolicyKind::Auto, 0)),
+            residency: Mutex::new(Traced::new(PolicyKind::Auto)),
             budget: AtomicU64::new(config.budget),
             follower: Follower::default(),
             memory: Memory::open(config.history.clone()),
@@ -165,6 +171,10 @@ impl Store {
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
         self.follower.stop();
+        match self.stop_trace() {
+            Ok(_) | Err(RecordError::NotRunning) => {}
+            Err(error) => tracing::error!(%error, "the trace is not complete"),
+        }
         self.keeper.stop();
         // Before the engines: none is started after that.
         self.background.stop();

@@ -93,6 +93,11 @@ impl<W: Write> Writer<W> {
         self.out.write_all(&record.bytes)
     }
 
+    /// What was recorded so far goes to where it is written.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     pub fn finish(mut self) -> io::Result<W> {
         self.out.flush()?;
         Ok(self.out)

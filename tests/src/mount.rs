@@ -76,6 +76,14 @@ impl Mount {
         Mount::start_on(source, mountpoint, options, None)
     }
 
+    /// As [`Mount::at`], with the state that a daemon before left behind: see [`Mount::stop_and_keep`].
+    pub fn again(source: &Path, mountpoint: &Path, options: &[&str], state: Option<TempDir>) -> Mount {
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let (source_text, mountpoint_text) = (text(source), text(mountpoint));
+        let arguments = [options, &[&source_text, &mountpoint_text]].concat();
+        Mount::start_in(source, mountpoint, &arguments, None, state.unwrap_or_else(|| temporary_folder("run")))
+    }
+
     fn start_on(source: &Path, mountpoint: &Path, options: &[&str], folder: Option<TempDir>) -> Mount {
         let mut arguments: Vec<&str> = options.to_vec();
         let (source_text, mountpoint_text) = (source.to_str().expect("UTF-8"), mountpoint.to_str().expect("UTF-8"));
@@ -91,7 +99,16 @@ impl Mount {
     /// # Panics
     /// With the daemon's log, if it does not come to answer.
     pub fn start_raw(source: &Path, mountpoint: &Path, arguments: &[&str], folder: Option<TempDir>) -> Mount {
-        let private = temporary_folder("run");
+        Mount::start_in(source, mountpoint, arguments, folder, temporary_folder("run"))
+    }
+
+    fn start_in(
+        source: &Path,
+        mountpoint: &Path,
+        arguments: &[&str],
+        folder: Option<TempDir>,
+        private: TempDir,
+    ) -> Mount {
         let mounts_before = mounts_on(mountpoint).len();
         let log = File::create(private.path().join("log")).expect("create the log");
         let mut command = program(private.path());
@@ -190,6 +207,14 @@ impl Mount {
         let output = self.run(&["unmount", self.mountpoint.to_str().expect("UTF-8")]);
         assert!(output.status.success(), "unmount: {}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
         self.check_gone();
+    }
+
+    /// As [`Mount::stop`]. Returns the folder with what the daemon leaves to the next one.
+    pub fn stop_and_keep(mut self) -> TempDir {
+        let output = self.run(&["unmount", self.mountpoint.to_str().expect("UTF-8")]);
+        assert!(output.status.success(), "unmount: {}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
+        self.check_gone();
+        std::mem::replace(&mut self.private, temporary_folder("run"))
     }
 
     /// That the daemon ends by itself with status 0 and leaves no mount.

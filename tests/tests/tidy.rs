@@ -14,7 +14,7 @@ const TOO_LONG: [(&str, usize); 0] = [];
 const UNSAFE_HELPERS: [&str; 1] = ["tests/src/maps.rs"];
 
 /// Modules of the core that compute and do nothing else.
-const PURE: [&str; 6] = ["format", "extent", "residency", "predict", "pressure", "trace"];
+const PURE: [&str; 7] = ["format", "extent", "residency", "pattern", "predict", "pressure", "trace"];
 
 /// What a pure module must not touch: the machine, the clock, other threads.
 const IMPURE: [&str; 12] = [

@@ -119,11 +119,11 @@ fn line(text: &mut String, content: &str) {
 }
 
 /// A daemon's words and the names of folders are not trusted with the terminal.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-fn shown(path: &Path) -> String {
+pub fn shown(path: &Path) -> String {
     plain(&path.to_string_lossy())
 }
 

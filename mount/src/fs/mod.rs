@@ -5,6 +5,7 @@ mod attrs;
 mod data;
 mod dirs;
 mod lookup;
+mod model;
 mod namespace;
 mod open;
 
