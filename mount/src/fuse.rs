@@ -32,11 +32,13 @@ pub struct Offered {
     pub shared_maps_of_direct_files: bool,
 }
 
+/// The kernel's reference to the arena file behind each resident number, and how many handles use it.
+type Backing = HashMap<u64, (Arc<BackingId>, u32)>;
+
 pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
-    /// The kernel's reference to the arena file behind each resident number, and how many handles use it.
-    backing: Arc<Mutex<HashMap<u64, (Arc<BackingId>, u32)>>>,
+    backing: Arc<Mutex<Backing>>,
 }
 
 impl Adapter {

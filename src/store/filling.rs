@@ -72,12 +72,12 @@ impl Store {
     pub(super) fn fill_whole(self: &Arc<Self>, generation: &Arc<Generation>) {
         let everything = Window { demand: WINDOW.demand, ahead: generation.size };
         let planned = self.plan(generation, None, everything);
-        let all = [0..generation.extents.count()];
+        let all = 0..generation.extents.count();
         self.residency.lock().expected(generation.file_id(), self.now());
         let whole = self.fill(generation, &planned.demand, Class::Prefetch, UseKind::Load)
             & self.fill(generation, &planned.prefetch, Class::Prefetch, UseKind::Load)
             // What lies between the tensors.
-            & self.fill(generation, &all, Class::Prefetch, UseKind::Load);
+            & self.fill(generation, std::slice::from_ref(&all), Class::Prefetch, UseKind::Load);
         generation.filling_whole.store(whole, Ordering::Relaxed);
     }
 
@@ -99,7 +99,8 @@ impl Store {
     /// Fills what is missing of the whole file as far as the policy admits it: somebody waits for all of it.
     pub fn complete(self: &Arc<Self>, generation: &Arc<Generation>) {
         self.register(generation);
-        self.fill(generation, &[0..generation.extents.count()], Class::OpenWait, UseKind::Load);
+        let all = 0..generation.extents.count();
+        self.fill(generation, std::slice::from_ref(&all), Class::OpenWait, UseKind::Load);
     }
 
     /// Calls `then` when none of `extents` is being filled: at once, on this thread, if that is so already. Fills of a

@@ -39,7 +39,7 @@ impl Fs {
             watcher.watch(node.id, located.as_fd());
         }
         let file = crate::source::reopen(located.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        node.opened(|| Ok(file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?))?;
+        node.opened(|| file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE))?;
         let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(node.id));
         let closed = Arc::clone(&node);
         match self.handles.add_directory(OpenDirectory { node, file, entries: Mutex::default() }) {

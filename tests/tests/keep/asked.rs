@@ -89,7 +89,7 @@ fn pins_of_tensors_and_names_to_come_survive_a_restart() {
     let a_third = |mount: &Mount| {
         let now = explained(mount, text(&model));
         let resident = now["resident_bytes"].as_u64().unwrap_or(0);
-        resident >= 24 * MIB && resident <= 30 * MIB
+        (24 * MIB..=30 * MIB).contains(&resident)
     };
     assert!(wait_until(PATIENCE, || a_third(&mount)), "{}", explained(&mount, text(&model)));
     let all = format!("{}/lora*", mount.path().display());
