@@ -173,6 +173,7 @@ impl Fs {
     ) -> Situation {
         let generation = resident.map(|resident| &resident.generation).or(opened.map(|opened| &opened.generation));
         let missing = generation.map_or(0, |generation| generation.missing_bytes());
+        let expected = may_wait && missing > 0 && opened.is_some_and(|opened| self.store.expects_load(opened));
         Situation {
             writes,
             passthrough: self.has_passthrough(),
@@ -187,9 +188,9 @@ impl Fs {
             kept: opened.is_some(),
             written: node.file.has_writers(),
             bounced: self.second_try(caller),
-            expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
+            expected,
             missing,
-            room: missing <= self.store.room(),
+            room: expected && generation.is_some_and(|generation| self.store.fits(generation)),
             speed: generation.and_then(|generation| self.store.speed(generation)).unwrap_or(ASSUMED_SPEED),
             open_wait: self.options.open_wait,
         }
