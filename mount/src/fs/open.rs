@@ -97,6 +97,8 @@ impl Fs {
         let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
             Err(FsError::Stale) if self.second_try(caller).is_some() => self.open_by_name(&names, flags)?,
+            // Who cannot be bounced may have come by an old name.
+            Ok(_) if renamed && caller.thread == 0 => self.open_by_name(&names, flags)?,
             file => file?,
         };
         let source = Arc::new(SourceFile::new(source));
