@@ -37,10 +37,9 @@ demo: release venv
 	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \
 		--megabytes $(DEMO_MB) $(if $(MODELS),--models "$(MODELS)")
 
-bench: release venv
-	$(CARGO) build --release -p weightfs-benches
-	@if [ -x target/release/weightfs-bench ]; then target/release/weightfs-bench; \
-	else echo "weightfs-benches has no program yet: see benches/"; exit 1; fi
+bench: tools venv
+	$(CARGO) build --release -p weightfs-cli -p weightfs-benches
+	target/release/weightfs-bench
 
 # Clients for the tests and the demo. Made again when what they need has changed.
 venv: $(VENV)/.made

@@ -32,11 +32,13 @@ pub struct Offered {
     pub shared_maps_of_direct_files: bool,
 }
 
+/// The kernel's reference to the arena file behind each resident number, and how many handles use it.
+type Backing = HashMap<u64, (Arc<BackingId>, u32)>;
+
 pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
-    /// The kernel's reference to the arena file behind each resident number, and how many handles use it.
-    backing: Arc<Mutex<HashMap<u64, (Arc<BackingId>, u32)>>>,
+    backing: Arc<Mutex<Backing>>,
 }
 
 impl Adapter {
@@ -296,7 +298,10 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         match self.fs.opendir(node.0) {
-            Ok(handle) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+            Ok((handle, keep)) => {
+                let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+                reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });
+            }
             Err(error) => reply.error(errno(&error)),
         }
     }

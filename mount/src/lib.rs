@@ -15,6 +15,7 @@ mod fs;
 mod fuse;
 mod handles;
 mod invalidate;
+mod mounted;
 mod nodes;
 mod open_mode;
 mod pins;

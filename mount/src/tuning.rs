@@ -17,7 +17,7 @@ const REQUEST_PAGES: u32 = 1025;
 const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
 /// What a page fault of a mapped file brings, in KiB. Bulk readers profit from more, scattered faults from less.
-const READAHEAD_KIB: u32 = 1024;
+const READAHEAD_KIB: u32 = 2048;
 
 /// Every open file of a client is one here too.
 pub fn raise_descriptor_limit() {

@@ -112,6 +112,24 @@ impl Store {
         self.memory.expect(&opened.generation, &opened.course) == Expectation::WholeLoad
     }
 
+    /// Whether what is missing of a generation can be kept without evicting anything that is worth more.
+    pub fn fits(&self, generation: &Generation) -> bool {
+        let room = self.room();
+        if generation.missing_bytes() <= room {
+            return true;
+        }
+        self.register(generation);
+        let all = 0..generation.extents.count();
+        let mut residency = self.residency.lock();
+        let decision =
+            residency.want(generation.file_id(), std::slice::from_ref(&all), UseKind::Load, room, self.now());
+        // Only asked: nothing is evicted yet.
+        for victim in decision.evict {
+            residency.refused(victim.file, victim.extents);
+        }
+        decision.bypass.is_empty()
+    }
+
     /// Makes a generation known to the policy: from here on its bytes may be kept.
     pub(super) fn register(&self, generation: &Generation) {
         let speed = self.speed(generation).unwrap_or(ASSUMED_SPEED);

@@ -78,7 +78,11 @@ fn check_one(folder: &Folder, mounted: &MountTable) -> Result<MountSpec, FolderE
         None => source.clone(),
     };
     if mounted.at(&mountpoint).is_some_and(|mount| mount.is_weightfs()) {
-        return Err(FolderError::AlreadyMounted(mountpoint));
+        // Always asked of the daemon, while attributes may be remembered from when it lived.
+        return Err(match rustix::fs::statfs(&mountpoint) {
+            Err(Errno::NOTCONN) => FolderError::DeadMount(mountpoint),
+            _ => FolderError::AlreadyMounted(mountpoint),
+        });
     }
     if let Some(mount) = mounted.containing(&source).filter(|mount| mount.is_weightfs()) {
         return Err(FolderError::SourceInWeightfs { source_dir: source, mount: mount.mountpoint.clone() });

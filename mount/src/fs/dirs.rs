@@ -31,15 +31,24 @@ impl DirectoryEntry {
 }
 
 impl Fs {
-    pub fn opendir(&self, id: u64) -> Result<u64, FsError> {
+    /// Opens a directory. Whether the kernel may keep its entries until it is told of a change.
+    pub fn opendir(&self, id: u64) -> Result<(u64, bool), FsError> {
         let node = self.node(id)?;
         let (located, _) = self.locate(&node)?;
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, located.as_fd());
         }
         let file = crate::source::reopen(located.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        node.opened(|| Ok(file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE)?))?;
-        self.handles.add_directory(OpenDirectory { node, file, entries: Mutex::default() })
+        node.opened(|| file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE))?;
+        let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(node.id));
+        let closed = Arc::clone(&node);
+        match self.handles.add_directory(OpenDirectory { node, file, entries: Mutex::default() }) {
+            Ok(handle) => Ok((handle, watched)),
+            Err(error) => {
+                closed.closed();
+                Err(error)
+            }
+        }
     }
 
     pub fn releasedir(&self, handle: u64) {

@@ -97,6 +97,8 @@ impl Fs {
         let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
             Err(FsError::Stale) if self.second_try(caller).is_some() => self.open_by_name(&names, flags)?,
+            // Who cannot be bounced may have come by an old name.
+            Ok(_) if renamed && caller.thread == 0 => self.open_by_name(&names, flags)?,
             file => file?,
         };
         let source = Arc::new(SourceFile::new(source));
@@ -173,6 +175,7 @@ impl Fs {
     ) -> Situation {
         let generation = resident.map(|resident| &resident.generation).or(opened.map(|opened| &opened.generation));
         let missing = generation.map_or(0, |generation| generation.missing_bytes());
+        let expected = may_wait && missing > 0 && opened.is_some_and(|opened| self.store.expects_load(opened));
         Situation {
             writes,
             passthrough: self.has_passthrough(),
@@ -187,9 +190,9 @@ impl Fs {
             kept: opened.is_some(),
             written: node.file.has_writers(),
             bounced: self.second_try(caller),
-            expected: may_wait && opened.is_some_and(|opened| self.store.expects_load(opened)),
+            expected,
             missing,
-            room: missing <= self.store.room(),
+            room: expected && generation.is_some_and(|generation| self.store.fits(generation)),
             speed: generation.and_then(|generation| self.store.speed(generation)).unwrap_or(ASSUMED_SPEED),
             open_wait: self.options.open_wait,
         }
