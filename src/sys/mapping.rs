@@ -78,7 +78,7 @@ pub struct PrivateMapping {
 }
 
 impl PrivateMapping {
-    /// Maps all of `file`, which must not be empty.
+    /// Maps all of `file`; nothing of one that is empty.
     pub fn of(file: &File) -> io::Result<Self> {
         // SAFETY: nobody gets a slice of it, so that nothing is assumed of bytes that others may change; a file that
         // is cut short ends the process with SIGBUS, which breaks no promise of the language.
