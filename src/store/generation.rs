@@ -23,6 +23,7 @@ const TRUST_MILLISECONDS: u64 = 500;
 
 pub struct Generation {
     pub id: GenerationId,
+    file: FileId,
     /// Bytes.
     pub size: u64,
     pub source: Arc<SourceFile>,
@@ -69,6 +70,7 @@ impl std::fmt::Debug for Generation {
 impl Generation {
     pub(super) fn new(
         id: GenerationId,
+        file: FileId,
         source: Arc<SourceFile>,
         identity: SourceIdentity,
         occupied: Arc<AtomicU64>,
@@ -76,6 +78,7 @@ impl Generation {
     ) -> Self {
         Self {
             id,
+            file,
             size: identity.size,
             source,
             extents: Extents::new(extent_count(identity.size)),
@@ -102,7 +105,7 @@ impl Generation {
 
     /// The name under which policies know this content.
     pub fn file_id(&self) -> FileId {
-        FileId(self.id.0)
+        self.file
     }
 
     pub fn identity(&self) -> SourceIdentity {

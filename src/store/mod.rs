@@ -46,7 +46,7 @@ pub use steer::Evicted;
 use crate::arena::{Arena, Pages};
 use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
-use crate::ids::{GenerationId, SourceIdentity};
+use crate::ids::{FileId, GenerationId, SourceIdentity};
 use crate::residency::PolicyKind;
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
@@ -101,6 +101,8 @@ pub struct Store {
     memory: Memory,
     /// The current generation of each source file that is open or has something in the arena.
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
+    /// Content of which nothing is kept, and the name under which the policy knows it.
+    resting: Mutex<HashMap<SourceFileKey, (SourceIdentity, FileId)>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
     next_generation: AtomicU64,
     /// Generations that are no longer current, as long as clients hold something of them.
@@ -138,6 +140,7 @@ impl Store {
             follower: Follower::default(),
             memory: Memory::open(config.history.clone()),
             generations: Mutex::default(),
+            resting: Mutex::default(),
             headers: Cache::builder()
                 .weigher(|_, map: &Arc<TensorMap>| map.heap_bytes().try_into().unwrap_or(u32::MAX))
                 .max_capacity(16 << 20)

@@ -9,9 +9,12 @@ use std::time::SystemTime;
 use super::memory::Course;
 use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
-use crate::ids::{GenerationId, SourceIdentity, Timestamp};
+use crate::ids::{FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::predict::{Access, Expectation, OpenKind};
 use crate::residency::{RefetchCost, UseKind};
+
+/// How many files the policy remembers of which nothing is kept.
+const MOST_RESTING: usize = 20_000;
 
 /// Larger files are holes, and take a word of memory for each of their extents.
 const LARGEST_MODEL: u64 = 1 << 42;
@@ -175,7 +178,7 @@ impl Store {
             generation.kill();
             known.remove();
             drop(generations);
-            self.residency.lock().forget(generation.file_id());
+            self.rest(generation);
             self.bypass.forget(generation.id);
             if generation.arena().is_some() {
                 self.arena.unlink(generation.id);
@@ -185,7 +188,39 @@ impl Store {
 
     fn new_generation(&self, source: &Arc<SourceFile>, identity: SourceIdentity) -> Arc<Generation> {
         let id = GenerationId(self.next_generation.fetch_add(1, Ordering::Relaxed));
-        Arc::new(Generation::new(id, Arc::clone(source), identity, Arc::clone(&self.occupied), self.milliseconds()))
+        let file = self.awake(&identity).unwrap_or(FileId(id.0));
+        Arc::new(Generation::new(
+            id,
+            file,
+            Arc::clone(source),
+            identity,
+            Arc::clone(&self.occupied),
+            self.milliseconds(),
+        ))
+    }
+
+    /// What the policy knows of content of which nothing is kept is worth keeping: that it comes back is why it may be
+    /// kept the next time.
+    fn rest(&self, generation: &Generation) {
+        let identity = generation.identity();
+        let mut resting = self.resting.lock();
+        let too_many = if resting.len() < MOST_RESTING { None } else { resting.keys().next().copied() };
+        let gone = too_many.and_then(|key| resting.remove(&key));
+        let before = resting.insert((identity.device, identity.inode), (identity, generation.file_id()));
+        drop(resting);
+        for (_, file) in gone.into_iter().chain(before) {
+            self.residency.lock().forget(file);
+        }
+    }
+
+    /// The name under which the policy knows content that comes back. What it knows of other content is forgotten.
+    fn awake(&self, identity: &SourceIdentity) -> Option<FileId> {
+        let (known, file) = self.resting.lock().remove(&(identity.device, identity.inode))?;
+        if known == *identity {
+            return Some(file);
+        }
+        self.residency.lock().forget(file);
+        None
     }
 }
 

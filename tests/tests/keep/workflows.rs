@@ -88,7 +88,7 @@ fn check_loop(megabytes: u64, ram: u64, most: u64, options: &[&str]) {
 fn a_loop_over_more_than_fits_reads_little_more_than_it_must() {
     if can_mount() {
         // So small a budget is nearly all marks and buffers.
-        check_loop(96, 192 * MIB, 125, &["--high-watermark", "100", "--low-watermark", "99"]);
+        check_loop(96, 192 * MIB, 140, &["--high-watermark", "100", "--low-watermark", "99"]);
     }
 }
 
@@ -117,10 +117,11 @@ fn what_is_kept_moves_to_the_model_that_is_still_used() {
         // The sampler runs for longer than the policy takes to hear of the reads.
         std::thread::sleep(Duration::from_millis(500));
     }
+    let settled = wait_until(PATIENCE, || library.mount.status().resident() >= library.sizes[1]);
+    assert!(settled, "not all of it is resident after two rounds: {:#}", library.mount.status().0);
     let before = library.source_read();
     load(diffusion);
     let read = library.source_read() - before;
-    let settled = wait_until(PATIENCE, || library.mount.status().resident() >= library.sizes[1]);
-    assert!(settled && read < 2 * MIB, "{read} bytes were read after two rounds: {:#}", library.mount.status().0);
+    assert!(read < 2 * MIB, "{read} bytes were read after two rounds: {:#}", library.mount.status().0);
     library.mount.stop();
 }
