@@ -58,7 +58,6 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_POSIX_ACL,
