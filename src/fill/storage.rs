@@ -39,7 +39,7 @@ impl Storage {
         match self {
             // Eight megabytes in flight keep a device of 10 GB/s busy for a millisecond, which is longer than it takes
             // to answer: prefetch gains nothing from more, and demand would wait behind it.
-            Storage::Fast => Limits { request: 2 << 20, depth: [8, 6, 4] },
+            Storage::Fast => Limits { request: 2 << 20, depth: [10, 8, 6] },
             Storage::Rotational => Limits { request: 4 << 20, depth: [4, 2, 2] },
             Storage::Network => Limits { request: 1 << 20, depth: [8, 4, 4] },
         }
