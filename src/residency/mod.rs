@@ -16,6 +16,7 @@ mod engine;
 mod explain;
 pub mod extents;
 mod file;
+mod glance;
 #[cfg(test)]
 mod invariants;
 mod lirs;
@@ -37,6 +38,7 @@ use std::str::FromStr;
 pub use engine::Residency;
 pub use explain::{Explanation, Next};
 pub use extents::ExtentSet;
+pub use glance::Glance;
 pub use types::{AdmitReason, Decision, EvictReason, PinError, PinScope, Priority, RefetchCost, UseKind, Victim};
 
 /// The policies by name: `auto`, `reuse`, `aged:8`, `mru`, `lirs`, `lru`.

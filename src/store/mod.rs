@@ -12,6 +12,7 @@ mod error;
 mod extents;
 mod filling;
 mod generation;
+mod inventory;
 mod keeper;
 mod memory;
 mod opening;
@@ -38,6 +39,7 @@ use parking_lot::Mutex;
 pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
+pub use inventory::{FileReport, FillReport, StoreEvent, Witness, bytes_within};
 pub use opening::{ASSUMED_SPEED, Opened};
 pub use recorder::RecordError;
 pub use report::{IoReport, RamReport};
@@ -116,6 +118,7 @@ pub struct Store {
     sweeping: AtomicBool,
     started: Instant,
     listener: OnceLock<Listener>,
+    witness: OnceLock<Witness>,
 }
 
 impl Store {
@@ -153,6 +156,7 @@ impl Store {
             sweeping: AtomicBool::new(false),
             started: Instant::now(),
             listener: OnceLock::new(),
+            witness: OnceLock::new(),
             config,
             arena,
         });
@@ -240,6 +244,9 @@ impl Store {
     }
 
     fn tell(&self, generation: &Arc<Generation>) {
+        if generation.is_complete() {
+            self.happened(StoreEvent::Filled(Arc::clone(generation)));
+        }
         if let Some(listener) = self.listener.get() {
             listener(generation);
         }
