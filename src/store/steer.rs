@@ -8,7 +8,7 @@ use super::{Generation, Opened, Store};
 use crate::fill::Class;
 use crate::ids::ExtentIndex;
 use crate::pattern::Pattern;
-use crate::residency::{Explanation, PinError, PinScope, UseKind};
+use crate::residency::{Explanation, PinError, Scope, UseKind};
 use crate::units::{EXTENT_SIZE, extents_of};
 
 /// What came of a wish to evict a file, in bytes.
@@ -28,15 +28,18 @@ impl Store {
     pub fn pin(self: &Arc<Self>, opened: &Opened, tensors: Option<&Pattern>) -> Result<(), PinError> {
         let generation = &opened.generation;
         let scope = match tensors {
-            None => PinScope::Whole,
-            Some(pattern) => {
-                let map = self.headers.get_with(generation.identity(), || Arc::new(read_header(generation)));
-                let named = map.tensors().iter().filter(|tensor| pattern.matches(tensor.name.as_bytes()));
-                PinScope::Extents(named.map(|tensor| extents_of(&tensor.bytes)).collect())
-            }
+            None => Scope::Whole,
+            Some(pattern) => Scope::Extents(self.extents_named(generation, pattern).into_iter().collect()),
         };
         self.register(generation);
         self.residency.lock().pin(generation.file_id(), &scope)
+    }
+
+    /// Where the tensors lie whose names match. Reads the header of the file.
+    pub(super) fn extents_named(&self, generation: &Generation, pattern: &Pattern) -> Vec<Range<ExtentIndex>> {
+        let map = self.headers.get_with(generation.identity(), || Arc::new(read_header(generation)));
+        let named = map.tensors().iter().filter(|tensor| pattern.matches(tensor.name.as_bytes()));
+        named.map(|tensor| extents_of(&tensor.bytes)).collect()
     }
 
     /// Takes every pin of a generation back.
