@@ -24,18 +24,30 @@ pub struct InUseHint {
     pub owner: String,
 }
 
-/// A hint that ends by itself.
+/// A mark that ends by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InUse {
-    /// By which it can be taken back.
+    /// By which it can be taken back: the owner.
     pub id: String,
     pub expires_seconds: f64,
+    /// Files that were understood and can be kept.
+    pub files: u64,
+    /// Paths that lead to no file that can be kept, or to one that whoever asks may not read.
+    pub unknown: Vec<String>,
 }
 
 /// How much a file matters to its owner.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PriorityHint {
+    /// Who says so: of several owners the highest priority counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(min_length = 1, max_length = 200)]
+    pub owner: Option<String>,
+    /// How long; without it, until it is said otherwise.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub seconds: Option<f64>,
     /// Names may have wildcards.
     #[schema(value_type = String)]
     pub path: PathBuf,
@@ -81,18 +93,19 @@ pub struct QueueItem {
     pub component: Option<Component>,
 }
 
-/// What came of a queue.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-pub struct Queued {
-    /// Files of it that are known and can be kept.
+/// What came of a hint.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Hinted {
+    /// Files that were understood and can be kept.
     pub files: u64,
-    /// Paths of it that lead to no such file.
+    /// Paths that lead to no file that can be kept, or to one that whoever asks may not read.
     pub unknown: Vec<String>,
-    pub expires_seconds: f64,
+    /// None: until it is said otherwise.
+    pub expires_seconds: Option<f64>,
 }
 
 /// What is wholly in the memory of a GPU now, and so the first to leave RAM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VramHint {
     #[schema(min_length = 1, max_length = 200)]
@@ -103,4 +116,8 @@ pub struct VramHint {
     /// None: what this owner said of this device is forgotten.
     #[schema(value_type = Vec<String>, max_items = 1000)]
     pub paths: Vec<PathBuf>,
+    /// How long this is true, unless it is said again: 600 without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 86400)]
+    pub seconds: Option<f64>,
 }

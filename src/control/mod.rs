@@ -22,7 +22,7 @@ pub use files::{
     ComponentStatus, FileQuery, FileSort, FileState, FileStatus, Files, FilesQuery, FormatName, GroupStatus, LoadKind,
     TensorStatus, Tensors, Totals,
 };
-pub use hints::{InUse, InUseHint, PriorityHint, QueueEntry, QueueHint, QueueItem, Queued, VramHint};
+pub use hints::{InUse, InUseHint, PriorityHint, Hinted, QueueEntry, QueueHint, QueueItem, VramHint};
 pub use jobs::{Job, JobQuery, JobState};
 pub use observe::{Check, CheckState, Event, EventKind, EventsQuery, Findings, History, HistorySample, Lost};
 pub use problem::{ControlError, Problem, ProblemKind};

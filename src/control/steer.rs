@@ -79,12 +79,16 @@ pub struct Outcome {
 }
 
 /// Change the budget of the running daemon.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct BudgetRequest {
     /// The most that the arena may hold: at most `--ram`, which is also what null stands for.
     #[serde(default)]
     pub limit_bytes: Option<u64>,
+    /// For how long; without it, until it is changed again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0)]
+    pub seconds: Option<f64>,
 }
 
 /// End one mount.

@@ -43,7 +43,7 @@ impl Residency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::{PinScope, PolicyKind, RefetchCost, UseKind};
+    use crate::residency::{Scope, PolicyKind, RefetchCost, UseKind};
 
     #[test]
     fn a_glance_agrees_with_an_explanation() {
@@ -51,7 +51,7 @@ mod tests {
         let mut residency = Residency::new(PolicyKind::Auto, 64 * EXTENT_SIZE);
         assert_eq!(residency.glance(file, at(0)), None);
         residency.register(file, 8 * EXTENT_SIZE, RefetchCost { ns_per_kib: 100 });
-        residency.pin(file, &PinScope::Extents(std::iter::once(0..3).collect())).unwrap();
+        residency.pin(file, &Scope::Extents(std::iter::once(0..3).collect())).unwrap();
         residency.opened(file, UseKind::Load);
         residency.filled(file, 0..8, at(1));
         residency.touched(file, std::slice::from_ref(&(0..8)), UseKind::Load, at(2));

@@ -65,6 +65,14 @@ impl Follower {
         self.law.lock().as_ref()?.reading
     }
 
+    /// Bounds the budget from now on by `ram` bytes. False where nothing follows the machine.
+    fn limit(&self, ram: u64) -> bool {
+        let mut law = self.law.lock();
+        let Some(law) = law.as_mut() else { return false };
+        law.budget.limit(ram);
+        true
+    }
+
     pub(super) fn reason(&self) -> BudgetReason {
         self.law.lock().as_ref().and_then(|law| law.budget.reason()).unwrap_or(BudgetReason::Ram)
     }
@@ -117,6 +125,19 @@ impl Store {
             self.happened(StoreEvent::Budget { bytes: budget, reason });
         }
         drop(held);
+        self.adopt(budget);
+    }
+
+    /// Bounds the arena by `bytes`, or no longer by more than what it was started with.
+    pub(super) fn apply_limit(self: &Arc<Self>, bytes: Option<u64>) {
+        let ram = bytes.unwrap_or(u64::MAX).min(self.config.budget);
+        match self.follower.limit(ram) {
+            true => self.follow_machine(),
+            false => self.adopt(ram),
+        }
+    }
+
+    fn adopt(&self, budget: u64) {
         let before = self.budget.swap(budget, Ordering::AcqRel);
         if budget != before {
             let keepable = self.keepable();

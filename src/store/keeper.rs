@@ -299,6 +299,7 @@ impl Store {
         let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
         self.ended.lock().retain(|generation| !freed.contains(&generation.id));
         self.reclaim();
+        self.look_at_hints();
     }
 
     /// Evicts down to the low mark once the high one is reached.

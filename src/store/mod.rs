@@ -5,6 +5,7 @@
 //! admits them ([`keeper`]) and into slots that are soon used again where not ([`bypass`]). Nobody who asks waits on the
 //! thread that asks: answers are closures, called when the bytes are there.
 
+mod ahead;
 mod background;
 mod budget;
 mod bypass;
@@ -12,6 +13,7 @@ mod error;
 mod extents;
 mod filling;
 mod generation;
+mod hints;
 mod inventory;
 mod keeper;
 mod memory;
@@ -39,6 +41,7 @@ use parking_lot::Mutex;
 pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
+pub use hints::{BelowPins, Hint, HintKind, LONGEST_QUEUE, Part, QueueEntry};
 pub use inventory::{FileReport, FillReport, StoreEvent, Witness, bytes_within};
 pub use opening::{ASSUMED_SPEED, Opened};
 pub use recorder::RecordError;
@@ -53,6 +56,7 @@ use crate::residency::PolicyKind;
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
 use bypass::Bypass;
+use hints::Hints;
 use keeper::Keeper;
 use memory::Memory;
 use report::Counters;
@@ -100,6 +104,7 @@ pub struct Store {
     background: Background,
     keeper: Keeper,
     residency: Mutex<Traced>,
+    hints: Hints,
     memory: Memory,
     /// The current generation of each source file that is open or has something in the arena.
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
@@ -139,6 +144,7 @@ impl Store {
             background: Background::start("source", 4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Traced::new(PolicyKind::Auto)),
+            hints: Hints::default(),
             budget: AtomicU64::new(config.budget),
             follower: Follower::default(),
             memory: Memory::open(config.history.clone()),
@@ -183,6 +189,7 @@ impl Store {
             Err(error) => tracing::error!(%error, "the trace is not complete"),
         }
         self.keeper.stop();
+        self.forget_hints();
         // Before the engines: none is started after that.
         self.background.stop();
         // They stay in the table, where late reads are turned away by them. Not under its lock: whoever they answer may

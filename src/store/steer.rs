@@ -3,13 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::filling::read_header;
 use super::{Generation, Opened, Store, StoreEvent};
 use crate::fill::Class;
 use crate::format::Tensor;
 use crate::ids::ExtentIndex;
 use crate::pattern::Pattern;
-use crate::residency::{Explanation, ExtentSet, PinError, PinScope, UseKind};
+use crate::residency::{Explanation, ExtentSet, PinError, Scope, UseKind};
 use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
 
 /// What came of a wish to evict a file, in bytes.
@@ -29,15 +28,18 @@ impl Store {
     pub fn pin(self: &Arc<Self>, opened: &Opened, tensors: Option<&Pattern>) -> Result<(), PinError> {
         let generation = &opened.generation;
         let scope = match tensors {
-            None => PinScope::Whole,
-            Some(pattern) => {
-                let map = self.headers.get_with(generation.identity(), || Arc::new(read_header(generation)));
-                let named = map.tensors().iter().filter(|tensor| pattern.matches(tensor.name.as_bytes()));
-                PinScope::Extents(named.map(|tensor| extents_of(&tensor.bytes)).collect())
-            }
+            None => Scope::Whole,
+            Some(pattern) => Scope::Extents(self.extents_named(generation, pattern).into_iter().collect()),
         };
         self.register(generation);
         self.residency.lock().pin(generation.file_id(), &scope)
+    }
+
+    /// Where the tensors lie whose names match. Reads the header of the file.
+    pub(super) fn extents_named(&self, generation: &Generation, pattern: &Pattern) -> Vec<Range<ExtentIndex>> {
+        let map = self.tensor_map(generation);
+        let named = map.tensors().iter().filter(|tensor| pattern.matches(tensor.name.as_bytes()));
+        named.map(|tensor| extents_of(&tensor.bytes)).collect()
     }
 
     /// Takes every pin of a generation back.
@@ -97,7 +99,7 @@ impl Store {
             None => self.fill_whole(generation),
             Some(ranges) => {
                 let wanted: ExtentSet = ranges.iter().filter(|range| !range.is_empty()).map(extents_of).collect();
-                self.fill(generation, wanted.runs(), Class::Prefetch, UseKind::Load);
+                self.fill_for_later(generation, wanted.runs(), UseKind::Load);
             }
         }
     }

@@ -8,9 +8,11 @@ use weightfs::residency::Explanation;
 use weightfs::units::EXTENT_SIZE;
 
 use super::Control;
+use super::rights::Peer;
 
 impl Control {
-    pub fn explain(&self, path: &Path) -> Result<Explained, ControlError> {
+    pub fn explain(&self, peer: &Peer, path: &Path) -> Result<Explained, ControlError> {
+        self.must_read(peer, path)?;
         let identity = self.places.identity(path)?;
         let generation = self.store.find(&identity);
         let ram = self.store.ram_report();

@@ -12,20 +12,22 @@ use weightfs::format::Format;
 use weightfs::predict::OpenKind;
 
 use super::Control;
+use super::rights::Peer;
 use crate::fs::ModelFile;
 
 /// How many files an answer has where it was not said.
 const LISTED: u32 = 1000;
 
 impl Control {
-    pub fn files(&self, query: &FilesQuery) -> Result<Files, ControlError> {
+    pub fn files(&self, peer: &Peer, query: &FilesQuery) -> Result<Files, ControlError> {
         let start = query.cursor.as_deref().map_or(Ok(0), str::parse::<usize>);
         let start = start.map_err(|_| ControlError::BadRequest("this cursor is none that was given out".into()))?;
         let limit = query.limit.unwrap_or(LISTED);
         if !(1..=MOST_LISTED).contains(&limit) {
             return Err(ControlError::BadRequest(format!("limit is from 1 to {MOST_LISTED}")));
         }
-        let models = self.places.models(query.path.as_deref())?;
+        let reader = self.rights.reader(peer);
+        let models = self.places.models(query.path.as_deref(), reader.as_ref())?;
         let held = self.store.client_held();
         let mut files: Vec<FileStatus> = models.iter().map(|model| self.file_status(model, &held)).collect();
         if query.resident == Some(true) {

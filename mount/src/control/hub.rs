@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast::{Receiver, Sender, channel};
 use weightfs::control::{Event, EventKind};
 
@@ -13,33 +14,42 @@ const BEHIND: usize = 1024;
 /// Where events come together. Telling never waits, and costs nothing where nobody listens.
 #[derive(Debug)]
 pub struct Hub {
-    sender: Sender<Event>,
+    /// None once it is closed.
+    sender: Mutex<Option<Sender<Event>>>,
     told: AtomicU64,
 }
 
 impl Default for Hub {
     fn default() -> Self {
-        Self { sender: channel(BEHIND).0, told: AtomicU64::new(0) }
+        Self { sender: Mutex::new(Some(channel(BEHIND).0)), told: AtomicU64::new(0) }
     }
 }
 
 impl Hub {
+    /// What is told from now on, until the hub is closed.
     pub fn listen(&self) -> Receiver<Event> {
-        self.sender.subscribe()
+        self.sender.lock().as_ref().map_or_else(|| channel(1).1, Sender::subscribe)
+    }
+
+    /// Nothing more is told: those who listen come to an end.
+    pub fn close(&self) {
+        *self.sender.lock() = None;
     }
 
     /// Tells what `event` makes, if anybody listens.
     pub fn tell(&self, event: impl FnOnce() -> Event) {
-        if self.sender.receiver_count() > 0 {
+        // Not held while the event is made: that may look at other things.
+        let sender = self.sender.lock().clone();
+        if let Some(sender) = sender.filter(|sender| sender.receiver_count() > 0) {
             // The last listener may leave just now.
-            let _ = self.sender.send(event());
+            let _ = sender.send(event());
             self.told.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// How many listen.
     pub fn listeners(&self) -> usize {
-        self.sender.receiver_count()
+        self.sender.lock().as_ref().map_or(0, Sender::receiver_count)
     }
 
     /// Events told so far.
@@ -74,5 +84,9 @@ mod tests {
         assert!(matches!(slow.try_recv(), Err(TryRecvError::Lagged(3))));
         assert_eq!(slow.try_recv().unwrap().bytes, Some(3));
         assert_eq!((hub.listeners(), hub.told()), (1, BEHIND as u64 + 3));
+        hub.close();
+        while slow.try_recv().is_ok() {}
+        assert_eq!(slow.try_recv().unwrap_err(), TryRecvError::Closed);
+        assert_eq!(hub.listen().try_recv().unwrap_err(), TryRecvError::Closed);
     }
 }

@@ -8,7 +8,7 @@ use weightfs::control::ControlError;
 use weightfs::ids::SourceIdentity;
 use weightfs::store::{Generation, Opened};
 
-use super::rights::mount_of;
+use super::rights::{Reader, mount_of};
 use crate::error::FsError;
 use crate::fs::ModelFile;
 use crate::mounted::Shared;
@@ -42,7 +42,7 @@ impl Places {
     pub fn files(&self, path: &Path) -> Result<Vec<PathBuf>, ControlError> {
         let (place, below) = self.place(path)?;
         let found = match place.fs.is_folder(below) {
-            true => self.models(Some(path))?.into_iter().map(|file| file.path).collect(),
+            true => self.models(Some(path), None)?.into_iter().map(|file| file.path).collect(),
             false => self.matching(path)?,
         };
         if found.is_empty() {
@@ -79,17 +79,17 @@ impl Places {
         place.fs.model_identity(below).map_err(|error| failed(file, &error))
     }
 
-    /// All model files at or beneath a path, or in every mount, by their paths in the mounts.
-    pub fn models(&self, path: Option<&Path>) -> Result<Vec<ModelFile>, ControlError> {
+    /// All model files at or beneath a path, or in every mount, by their paths in the mounts. See [`crate::fs::Fs::models`].
+    pub fn models(&self, path: Option<&Path>, reader: Option<&Reader>) -> Result<Vec<ModelFile>, ControlError> {
         let Some(path) = path else {
             let mut all = Vec::new();
             for place in self.0.iter().filter(|place| !place.has_ended()) {
-                all.extend(self.models(Some(&place.spec.mountpoint))?);
+                all.extend(self.models(Some(&place.spec.mountpoint), reader)?);
             }
             return Ok(all);
         };
         let (place, below) = self.place(path)?;
-        let mut found = place.fs.models(below).map_err(|error| failed(path, &error))?;
+        let mut found = place.fs.models(below, reader).map_err(|error| failed(path, &error))?;
         for file in &mut found {
             // Joined with nothing, a path would get a slash at its end.
             let below = std::mem::take(&mut file.path);
@@ -99,9 +99,9 @@ impl Places {
     }
 
     /// Whether somebody may read the file at `path`, as far as owners and modes tell.
-    pub fn may_read(&self, path: &Path, uid: u32, groups: &[u32]) -> Result<bool, ControlError> {
+    pub fn may_read(&self, path: &Path, reader: &Reader) -> Result<bool, ControlError> {
         let (place, below) = self.place(path)?;
-        place.fs.may_read(below, uid, groups).map_err(|error| failed(path, &error))
+        place.fs.may_read(below, reader).map_err(|error| failed(path, &error))
     }
 
     /// Where a file's content is found by now: in a mount, or else in its source.

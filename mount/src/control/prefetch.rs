@@ -15,6 +15,8 @@ use weightfs::fill::Class;
 use weightfs::store::{Generation, Opened, Store};
 use weightfs::units::extent_count;
 
+use super::rights::Peer;
+
 /// How long the end of a job is remembered.
 const REMEMBERED: Duration = Duration::from_secs(600);
 
@@ -49,6 +51,7 @@ impl Wanted {
 
 #[derive(Debug)]
 struct Entry {
+    by: Peer,
     files: u64,
     total: u64,
     began: Instant,
@@ -75,7 +78,7 @@ pub struct Jobs {
 
 impl Jobs {
     /// Starts to read files in.
-    pub fn start(&self, store: &Arc<Store>, wanted: Vec<Wanted>) -> Result<Job, ControlError> {
+    pub fn start(&self, store: &Arc<Store>, wanted: Vec<Wanted>, by: Peer) -> Result<Job, ControlError> {
         let mut entries = self.entries.lock();
         entries.values_mut().for_each(Entry::settle);
         entries.retain(|_, entry| entry.end.is_none_or(|(at, ..)| at.elapsed() < REMEMBERED));
@@ -96,6 +99,7 @@ impl Jobs {
             });
         }
         let mut entry = Entry {
+            by,
             files: wanted.len() as u64,
             total: wanted.iter().map(Wanted::total).sum(),
             began: Instant::now(),
@@ -114,6 +118,16 @@ impl Jobs {
     pub fn get(&self, id: &str) -> Result<Job, ControlError> {
         let mut entries = self.entries.lock();
         entries.get_mut(id).map(|entry| entry.report(id)).ok_or_else(|| unknown(id))
+    }
+
+    /// Whether it was asked for by this user.
+    pub fn is_of(&self, id: &str, peer: &Peer) -> Result<bool, ControlError> {
+        let entries = self.entries.lock();
+        let entry = entries.get(id).ok_or_else(|| unknown(id))?;
+        Ok(match (entry.by, *peer) {
+            (Peer::Local { uid, .. }, Peer::Local { uid: other, .. }) => uid == other,
+            (by, other) => by == other,
+        })
     }
 
     /// Ends a job. One that has ended already is not changed by that.

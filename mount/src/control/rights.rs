@@ -19,6 +19,25 @@ pub enum Peer {
     Web { token: bool },
 }
 
+/// Somebody who may not read everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reader {
+    pub uid: u32,
+    pub groups: Vec<u32>,
+}
+
+impl Reader {
+    /// Whether a file's mode allows all of `bits` (of read 4, write 2, execute 1). Access lists are not looked at.
+    pub fn may(&self, mode: u32, owner: u32, group: u32, bits: u32) -> bool {
+        let shift = match () {
+            () if owner == self.uid => 6,
+            () if self.groups.contains(&group) => 3,
+            () => 0,
+        };
+        mode >> shift & bits == bits
+    }
+}
+
 /// Who may do what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
@@ -27,12 +46,32 @@ pub struct Rights {
     pub owners: Vec<u32>,
     /// Whose members may steer.
     pub group: Option<u32>,
+    /// Whether others than the daemon's user may use the mounts.
+    pub open: bool,
 }
 
 impl Rights {
     /// Whether somebody may do anything at all. Others cannot keep these out.
     pub fn is_master(&self, uid: u32) -> bool {
         uid == 0 || uid == self.daemon_uid
+    }
+
+    /// For who wants to see how things are.
+    pub fn may_look(&self, peer: &Peer) -> Result<(), ControlError> {
+        match *peer {
+            Peer::Web { .. } => Ok(()),
+            Peer::Local { uid, .. } if self.open || self.is_master(uid) || self.owners.contains(&uid) => Ok(()),
+            // Who may change things may look.
+            Peer::Local { .. } => self.may_steer(peer, None),
+        }
+    }
+
+    /// None for whoever may read everything.
+    pub fn reader(&self, peer: &Peer) -> Option<Reader> {
+        match *peer {
+            Peer::Local { uid, gid } if !self.is_master(uid) => Some(Reader { uid, groups: groups_of(uid, gid) }),
+            _ => None,
+        }
     }
 
     /// For what concerns the mount with this number, or all mounts. May ask the user database.
@@ -82,17 +121,6 @@ pub fn groups_of(uid: u32, gid: u32) -> Vec<u32> {
     groups.map_or_else(|| vec![gid], |groups| groups.into_iter().map(Gid::as_raw).collect())
 }
 
-/// Whether a path leads beneath `root` for somebody who is neither root nor the daemon's user: every folder on the way
-/// can be entered, and what is at its end can be read. Access lists are not looked at.
-pub fn may_read(mode: u32, owner: u32, group: u32, uid: u32, groups: &[u32], bits: u32) -> bool {
-    let shift = match () {
-        () if owner == uid => 6,
-        () if groups.contains(&group) => 3,
-        () => 0,
-    };
-    mode >> shift & bits == bits
-}
-
 /// The number of the mount that a path lies in, among mountpoints: the innermost.
 pub fn mount_of<'a>(path: &Path, mountpoints: impl Iterator<Item = &'a Path>) -> Option<usize> {
     let around = mountpoints.enumerate().filter(|(_, mountpoint)| path.starts_with(mountpoint));
@@ -109,7 +137,7 @@ mod tests {
 
     #[test]
     fn owners_steer_what_is_theirs() {
-        let rights = Rights { daemon_uid: 7, owners: vec![1000, 1001], group: None };
+        let rights = Rights { daemon_uid: 7, owners: vec![1000, 1001], ..Rights::default() };
         for master in [0, 7] {
             assert!(rights.may_steer(&local(master), None).is_ok() && rights.may_command(&local(master)).is_ok());
         }
@@ -119,13 +147,15 @@ mod tests {
         assert!(rights.may_command(&local(1000)).is_err());
         let error = rights.may_steer(&local(2000), Some(0)).unwrap_err();
         assert!(error.to_string().contains("uid 2000"), "{error}");
+        assert!(rights.may_look(&local(1001)).is_ok() && rights.may_look(&local(2000)).is_err());
+        assert!(Rights { open: true, ..rights.clone() }.may_look(&local(2000)).is_ok());
         let one = Rights { owners: vec![1000], ..rights };
         assert!(one.may_steer(&local(1000), None).is_ok());
     }
 
     #[test]
     fn a_group_and_a_token_steer_but_do_not_command() {
-        let rights = Rights { daemon_uid: 7, owners: vec![], group: Some(50) };
+        let rights = Rights { daemon_uid: 7, group: Some(50), ..Rights::default() };
         let member = Peer::Local { uid: 4_000_001, gid: 50 };
         assert!(rights.may_steer(&member, None).is_ok() && rights.may_command(&member).is_err());
         assert!(rights.may_steer(&local(4_000_001), None).is_err());
@@ -136,7 +166,7 @@ mod tests {
 
     #[test]
     fn modes_are_read_as_the_kernel_reads_them() {
-        let reads = |mode, uid, groups: &[u32]| may_read(mode, 1, 2, uid, groups, 0o4);
+        let reads = |mode, uid, groups: &[u32]| Reader { uid, groups: groups.to_vec() }.may(mode, 1, 2, 0o4);
         assert!(reads(0o400, 1, &[]) && !reads(0o044, 1, &[2]));
         assert!(reads(0o040, 3, &[2]) && !reads(0o404, 3, &[2]));
         assert!(reads(0o004, 3, &[]) && !reads(0o440, 3, &[]));

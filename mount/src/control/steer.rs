@@ -12,6 +12,7 @@ use weightfs::pattern::Pattern;
 use super::Control;
 use super::hub::event;
 use super::prefetch::Wanted;
+use super::rights::Peer;
 
 /// Files that one prefetch may name: each is held open.
 const MOST_PREFETCHED: usize = 10_000;
@@ -32,7 +33,7 @@ impl Control {
         Ok(done)
     }
 
-    pub fn prefetch(&self, request: &PrefetchRequest) -> Result<Job, ControlError> {
+    pub fn prefetch(&self, peer: &Peer, request: &PrefetchRequest) -> Result<Job, ControlError> {
         let mut wanted = Vec::new();
         for path in &request.paths {
             for file in self.places.files(path)? {
@@ -56,7 +57,7 @@ impl Control {
         if wanted.is_empty() {
             return Err(ControlError::BadRequest("name at least one path".to_owned()));
         }
-        let job = self.jobs.start(&self.store, wanted)?;
+        let job = self.jobs.start(&self.store, wanted, *peer)?;
         self.hub.tell(|| {
             let path = request.paths.first().filter(|_| request.paths.len() == 1).map(|path| path.as_path());
             event(EventKind::Prefetch, path, Some(job.bytes_total), Some(format!("job {} has begun", job.id)))
@@ -64,7 +65,11 @@ impl Control {
         Ok(job)
     }
 
-    pub fn cancel(&self, id: &str) -> Result<Job, ControlError> {
+    /// For who has asked for it, and for those who may change everything.
+    pub fn cancel(&self, peer: &Peer, id: &str) -> Result<Job, ControlError> {
+        if !self.jobs.is_of(id, peer)? {
+            self.rights.may_steer(peer, None)?;
+        }
         let running = !self.jobs.get(id)?.state.has_ended();
         let job = self.jobs.cancel(&self.store, id)?;
         if running {
@@ -106,7 +111,7 @@ impl Control {
                 "{asked} bytes are more than the {most} of --ram, with which the mount was started"
             )));
         }
-        self.set_limit(request.limit_bytes)
+        self.set_limit(request.limit_bytes, request.seconds)
     }
 
     pub fn start_trace(&self, file: &Path) -> Result<TraceStatus, ControlError> {

@@ -10,12 +10,13 @@ use weightfs::store::bytes_within;
 
 use super::Control;
 use super::files::format_name;
+use super::rights::Peer;
 
 /// Tensors and groups that an answer has at most: an answer stays within some megabytes.
 const MOST_TENSORS: usize = 20_000;
 const MOST_GROUPS: usize = 5_000;
 
-/// Where the tensors of a file are counted.
+/// What a tensor adds to its group.
 struct Count {
     size: u64,
     resident: u64,
@@ -23,7 +24,8 @@ struct Count {
 }
 
 impl Control {
-    pub fn tensors(&self, path: &Path) -> Result<Tensors, ControlError> {
+    pub fn tensors(&self, peer: &Peer, path: &Path) -> Result<Tensors, ControlError> {
+        self.must_read(peer, path)?;
         let opened = self.places.open_to_keep(path)?;
         let generation = &opened.generation;
         let map = self.store.tensor_map(generation);

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use weightfs::fill::SourceFile;
 use weightfs::ids::SourceIdentity;
@@ -15,7 +15,7 @@ use weightfs::store::{Opened, SMALLEST_MODEL, identity_of};
 
 use super::Fs;
 use crate::attr::{SourceKey, identity};
-use crate::control::rights::may_read;
+use crate::control::rights::Reader;
 use crate::error::FsError;
 use crate::source;
 
@@ -65,8 +65,8 @@ impl Fs {
     }
 
     /// All files that may be kept at or beneath `path`, in the order of their names. Links are listed where they are
-    /// shown as what they point to. Directories that cannot be read are left out.
-    pub fn models(&self, path: &Path) -> Result<Vec<ModelFile>, FsError> {
+    /// shown as what they point to. Directories that cannot be read, or not by `reader`, are left out.
+    pub fn models(&self, path: &Path, reader: Option<&Reader>) -> Result<Vec<ModelFile>, FsError> {
         let stat = rustix::fs::fstat(self.root.locate(path)?)?;
         if !FileType::from_raw_mode(stat.st_mode).is_dir() {
             let identity = self.model_identity(path)?;
@@ -77,6 +77,10 @@ impl Fs {
         while let Some(folder) = folders.pop() {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY;
             let Ok(fd) = self.root.open_beneath(&folder, flags, Mode::empty()) else { continue };
+            let may = |stat: &Stat, bits| reader.is_none_or(|reader| reads(reader, stat, bits));
+            if !rustix::fs::fstat(&fd).is_ok_and(|stat| may(&stat, 0o5)) {
+                continue;
+            }
             let Ok(entries) = rustix::fs::Dir::read_from(&fd) else { continue };
             for entry in entries {
                 let Ok(entry) = entry else { break };
@@ -104,10 +108,10 @@ impl Fs {
     }
 
     /// Whether somebody may read the file at `path`: can enter every folder on the way from the root, and read it.
-    pub fn may_read(&self, path: &Path, uid: u32, groups: &[u32]) -> Result<bool, FsError> {
+    pub fn may_read(&self, path: &Path, reader: &Reader) -> Result<bool, FsError> {
         let allows = |path: &Path, bits| -> Result<bool, FsError> {
             let stat = rustix::fs::fstat(self.root.locate(path)?)?;
-            Ok(may_read(stat.st_mode, stat.st_uid, stat.st_gid, uid, groups, bits))
+            Ok(reads(reader, &stat, bits))
         };
         for folder in path.ancestors().skip(1) {
             if !allows(folder, 0o1)? {
@@ -161,4 +165,8 @@ impl Fs {
         }
         Ok(found)
     }
+}
+
+fn reads(reader: &Reader, stat: &Stat, bits: u32) -> bool {
+    reader.may(stat.st_mode, stat.st_uid, stat.st_gid, bits)
 }
