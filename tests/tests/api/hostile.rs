@@ -107,7 +107,8 @@ fn garbage_huge_bodies_and_slow_senders_hurt_nobody() {
         // Slow ones, which wait in the background for what is done to them.
         let mut slow: Vec<UnixStream> = (0..10).map(|_| connect()).collect();
         for (index, stream) in slow.iter_mut().enumerate() {
-            let head = "POST /v1/pin HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
+            let head =
+                "POST /v1/pin HTTP/1.1\r\nhost: w\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n{";
             let part = if index % 2 == 0 { "GET /v1/sta" } else { head };
             stream.write_all(part.as_bytes()).expect("write");
         }
@@ -127,7 +128,11 @@ fn garbage_huge_bodies_and_slow_senders_hurt_nobody() {
             let mut answer = Vec::new();
             let _ = stream.read_to_end(&mut answer);
             let answer = String::from_utf8_lossy(&answer).into_owned();
-            assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{:?}: {answer}", String::from_utf8_lossy(&bytes));
+            assert!(
+                answer.is_empty() || answer.starts_with("HTTP/1.1 4"),
+                "{:?}: {answer}",
+                String::from_utf8_lossy(&bytes)
+            );
         }
         // A body that does not end.
         for _ in 0..4 {

@@ -56,7 +56,10 @@ fn every_model_file_is_listed_with_what_of_it_is_in_ram() {
     let resident = api.get("/v1/files?resident=true").json();
     assert_eq!(paths(&resident), ["b.safetensors"]);
     let known = &resident["files"][0];
-    assert_eq!((&known["state"], &known["format"], &known["priority"]), (&json!("resident"), &json!("safetensors"), &json!("normal")));
+    assert_eq!(
+        (&known["state"], &known["format"], &known["priority"]),
+        (&json!("resident"), &json!("safetensors"), &json!("normal"))
+    );
     assert_eq!(known["resident_bytes"], known["size_bytes"]);
     let below = api.get(&format!("/v1/files?path={}&sort=size", encoded(&mount.join("sub")))).json();
     assert_eq!(paths(&below), ["b.safetensors", "c.safetensors"]);
@@ -98,7 +101,9 @@ fn tensors_are_told_by_name_group_and_component() {
     assert_eq!(sum(&absent["tensors"], "resident_bytes"), 0);
     let size = sum(&absent["tensors"], "size_bytes");
     assert_eq!((sum(&absent["groups"], "size_bytes"), sum(&absent["components"], "size_bytes")), (size, size));
-    assert!(size + absent["header_bytes"].as_u64().expect("a number") <= absent["size_bytes"].as_u64().expect("a number"));
+    assert!(
+        size + absent["header_bytes"].as_u64().expect("a number") <= absent["size_bytes"].as_u64().expect("a number")
+    );
 
     let pinned = api.post("/v1/pin", &json!({"path": path, "tensors": "blocks.1.attn.*"})).json();
     assert!(pinned["bytes"].as_u64() >= Some(24 * MIB));

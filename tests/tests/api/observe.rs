@@ -57,7 +57,8 @@ fn samples_add_up_to_what_was_read() {
     let source = models(&[("a.safetensors", 24)]);
     let mount = Mount::start(source.path(), &["--ram", "64M"]);
     let (api, path) = (Api::of(mount.path()), mount.join("a.safetensors"));
-    let first = wait_until(PATIENCE, || api.get("/v1/history").json()["samples"].as_array().is_some_and(|s| !s.is_empty()));
+    let first =
+        wait_until(PATIENCE, || api.get("/v1/history").json()["samples"].as_array().is_some_and(|s| !s.is_empty()));
     assert!(first);
     fs::read(&path).expect("read");
     prefetch(&api, &path);
@@ -72,7 +73,8 @@ fn samples_add_up_to_what_was_read() {
         let io = api.get("/v1/status").json()["io"].clone();
         sum(&history, "source_read_bytes") == io["source_read_bytes"]
             && sum(&history, "served_bytes")
-                == io["served_from_ram_bytes"].as_u64().unwrap_or(0) + io["served_from_source_bytes"].as_u64().unwrap_or(0)
+                == io["served_from_ram_bytes"].as_u64().unwrap_or(0)
+                    + io["served_from_source_bytes"].as_u64().unwrap_or(0)
             && sum(&history, "passthrough_opens") == io["passthrough_opens"]
     });
     assert!(adds_up, "{history:#} {:#}", mount.status().0);
@@ -122,6 +124,10 @@ fn the_log_can_be_one_object_a_line() {
     let mount = Mount::start(source.path(), &["--ram", "64M", "--log-format", "json"]);
     let lines: Vec<Value> =
         mount.log().lines().map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{line}"))).collect();
-    assert!(lines.iter().any(|line| line["message"] == "mounted" && line["level"] == "INFO" && line["timestamp"].is_string()));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line["message"] == "mounted" && line["level"] == "INFO" && line["timestamp"].is_string())
+    );
     mount.stop();
 }

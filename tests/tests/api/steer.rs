@@ -139,9 +139,8 @@ fn hints_are_taken_counted_and_forgotten() {
     let is_ahead = wait_until(PATIENCE, || [&a, &b].iter().all(|path| file(&api, path)["state"] == "resident"));
     assert!(is_ahead, "what is queued is read ahead: {}", api.get("/v1/files").body);
 
-    let vram = |paths: Value| {
-        api.post("/v1/hints/vram", &json!({"owner": "test", "device": "cuda:0", "paths": paths})).json()
-    };
+    let vram =
+        |paths: Value| api.post("/v1/hints/vram", &json!({"owner": "test", "device": "cuda:0", "paths": paths})).json();
     assert_eq!(vram(json!([a]))["files"], 1);
     assert_eq!((&file(&api, &a)["in_vram"], &file(&api, &b)["in_vram"]), (&json!(["cuda:0"]), &json!([])));
     vram(json!([]));
