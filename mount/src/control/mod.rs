@@ -27,7 +27,8 @@ use weightfs::control::{
     RamStatus, Status, WorkerStatus,
 };
 use weightfs::fill::Class;
-use weightfs::store::{Generation, Store, StoreEvent};
+use weightfs::pressure::BudgetReason;
+use weightfs::store::{Generation, RamReport, Store, StoreEvent};
 
 use crate::device;
 use crate::fs::Fs;
@@ -182,6 +183,11 @@ impl Control {
         self.places.number(path)
     }
 
+    /// How often the process that serves was replaced.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
     /// Where browsers are to be served from the start.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.listen
@@ -205,7 +211,7 @@ impl Control {
             ram: RamStatus {
                 budget_bytes: ram.budget,
                 limit_bytes: ram.limit,
-                budget_reason: ram.reason.to_string(),
+                budget_reason: self.budget_reason(&ram),
                 high_watermark_bytes: ram.high_watermark,
                 low_watermark_bytes: ram.low_watermark,
                 resident_bytes: ram.resident,
@@ -230,6 +236,15 @@ impl Control {
             policy: self.store.policy(),
             trace: self.trace(),
             uptime_seconds: self.store.uptime().as_secs_f64(),
+        }
+    }
+
+    fn budget_reason(&self, ram: &RamReport) -> String {
+        match self.store.limit() {
+            Some((limit, _)) if ram.reason == BudgetReason::Ram && limit < ram.limit => {
+                "as much as was set while it runs".to_owned()
+            }
+            _ => ram.reason.to_string(),
         }
     }
 
