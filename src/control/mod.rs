@@ -3,6 +3,7 @@
 //! An exchange is one line each way on a Unix stream socket, after which the daemon closes the connection. The types
 //! say nothing of how they travel.
 
+mod doctor;
 mod explain;
 mod status;
 
@@ -12,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::pattern::Pattern;
 
+pub use doctor::{Check, CheckState, Findings};
 pub use explain::{Explained, NextToGo};
 pub use status::{IoStatus, MountStatus, RamStatus, Status, WorkerStatus};
 
