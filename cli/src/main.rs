@@ -1,9 +1,11 @@
 //! The program `weightfs`.
 
+mod doctor;
 mod env_vars;
 mod exit;
 mod explain;
 mod find;
+mod generate;
 mod machine;
 mod mount;
 mod notify;
@@ -17,10 +19,12 @@ mod unmount;
 use std::io::Write;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
+use doctor::DoctorArgs;
 use exit::{EXIT_CODES_HELP, Exit, Failure};
 use explain::ExplainArgs;
+use generate::{CompletionsArgs, ManArgs};
 use mount::MountArgs;
 use mount::helper;
 use simulate::SimulateArgs;
@@ -60,6 +64,12 @@ enum Command {
     Trace(TraceArgs),
     /// Replay a trace under other policies and budgets
     Simulate(SimulateArgs),
+    /// Try what this machine and its folders of models have, and say what is missing, what it costs and what mends it
+    Doctor(DoctorArgs),
+    /// Print completions for a shell
+    Completions(CompletionsArgs),
+    /// Write the manual pages
+    Man(ManArgs),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +88,9 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Doctor(arguments) => doctor::run(&arguments),
+        Command::Completions(arguments) => generate::completions(&arguments, Arguments::command()),
+        Command::Man(arguments) => generate::man(&arguments, Arguments::command()),
     };
     finish(done).into()
 }

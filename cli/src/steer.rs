@@ -8,6 +8,7 @@ use weightfs::pattern::Pattern;
 use weightfs::units::ByteSize;
 
 use crate::exit::{EXIT_CODES_HELP, Failure};
+use crate::output::figures::files;
 use crate::{find, output};
 
 const PIN_HELP: &str = "\
@@ -56,7 +57,7 @@ pub fn pin(arguments: &PinArgs) -> Result<(), Failure> {
     let tensors = arguments.tensors.as_ref().map(Pattern::new);
     for path in &arguments.paths {
         let done = ask(path, |path| Request::Pin { path, tensors: tensors.clone() })?;
-        say(path, &format!("{} pinned, {}", ByteSize(done.bytes), files(&done)))?;
+        say(path, &format!("{} pinned, {}", ByteSize(done.bytes), files(done.files)))?;
     }
     Ok(())
 }
@@ -64,7 +65,7 @@ pub fn pin(arguments: &PinArgs) -> Result<(), Failure> {
 pub fn unpin(arguments: &PathsArgs) -> Result<(), Failure> {
     for path in &arguments.paths {
         let done = ask(path, |path| Request::Unpin { path })?;
-        say(path, &format!("{} no longer pinned, {}", ByteSize(done.bytes), files(&done)))?;
+        say(path, &format!("{} no longer pinned, {}", ByteSize(done.bytes), files(done.files)))?;
     }
     Ok(())
 }
@@ -78,7 +79,7 @@ pub fn prefetch(arguments: &PrefetchArgs) -> Result<(), Failure> {
             (false, 1..) => format!(", {} to come", ByteSize(done.left_bytes)),
             (_, 0) => String::new(),
         };
-        say(path, &format!("{} resident, {}{left}", ByteSize(done.bytes), files(&done)))?;
+        say(path, &format!("{} resident, {}{left}", ByteSize(done.bytes), files(done.files)))?;
     }
     Ok(())
 }
@@ -90,7 +91,7 @@ pub fn evict(arguments: &PathsArgs) -> Result<(), Failure> {
             0 => String::new(),
             bytes => format!(", {} stay: pinned, or open or mapped by a program", ByteSize(bytes)),
         };
-        say(path, &format!("{} freed, {}{left}", ByteSize(done.bytes), files(&done)))?;
+        say(path, &format!("{} freed, {}{left}", ByteSize(done.bytes), files(done.files)))?;
     }
     Ok(())
 }
@@ -103,10 +104,6 @@ fn ask(path: &Path, request: impl FnOnce(PathBuf) -> Request) -> Result<Outcome,
     client.steer(&request(resolved.clone())).map_err(|error| find::failure(&error))
 }
 
-fn files(done: &Outcome) -> String {
-    if done.files == 1 { "1 file".to_owned() } else { format!("{} files", done.files) }
-}
-
 fn say(path: &Path, what: &str) -> Result<(), Failure> {
-    output::print(&format!("{}: {what}\n", output::human::shown(path)))
+    output::print(&format!("{}: {what}\n", output::figures::shown(path)))
 }

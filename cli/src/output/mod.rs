@@ -1,7 +1,11 @@
 //! What commands print, for people and for programs.
 
+pub mod bar;
+pub mod figures;
 pub mod human;
 pub mod json;
+pub mod paint;
+pub mod progress;
 
 use std::io::{self, Write};
 
