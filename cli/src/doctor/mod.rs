@@ -18,7 +18,6 @@ use crate::mount::sizes;
 use crate::output::paint::Paint;
 use crate::output::progress::Spinner;
 use crate::output::{self, json};
-use crate::find;
 
 const HELP: &str = "\
 Everything is tried: a mount is made for a moment where nobody sees it, an arena is written to, a file of each source is
@@ -102,10 +101,11 @@ fn look(arguments: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
     let mut findings = doctor::machine(observe);
     findings.extend(reserve());
     findings.extend(gpu::check(observe));
-    findings.extend(mounts::check());
-    for path in &arguments.paths {
-        findings.extend(folder(&find::resolve(path)?, observe)?);
+    let sorted = mounts::sort(&arguments.paths)?;
+    for path in &sorted.plain {
+        findings.extend(folder(path, observe)?);
     }
+    findings.extend(mounts::check(&sorted.mounts, observe));
     Ok(findings)
 }
 
@@ -113,7 +113,14 @@ fn look(arguments: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
 fn folder(path: &Path, observe: &mut dyn FnMut(&str)) -> Result<Vec<Finding>, Failure> {
     let root = SourceRoot::open(path)
         .map_err(|error| Failure::failed(format!("cannot open {}: {error}; give a folder with models", path.display())))?;
-    let subject = Subject { root: &root, name: path, seen_at: path, follow_symlinks: false, measure: Some(MEASURED) };
+    let subject = Subject {
+        root: &root,
+        name: path,
+        seen_at: path,
+        follow_symlinks: false,
+        name_links: true,
+        measure: Some(MEASURED),
+    };
     Ok(doctor::source(&subject, observe))
 }
 

@@ -6,6 +6,8 @@ pub const RESIDENT: char = '█';
 pub const PINNED: char = '▓';
 /// For bytes that only programs hold.
 pub const HELD: char = '▒';
+/// For bytes on their way.
+pub const FILLING: char = '▒';
 /// For the rest.
 pub const EMPTY: char = '░';
 

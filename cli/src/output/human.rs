@@ -5,7 +5,7 @@ use std::fmt::Write;
 use weightfs::control::{IoStatus, RamStatus, Status};
 use weightfs::units::ByteSize;
 
-use super::bar::{HELD, RESIDENT, cells};
+use super::bar::{HELD, RESIDENT, bar, cells};
 use super::figures::{percent, plain, shown};
 use super::paint::Paint;
 
@@ -44,12 +44,10 @@ pub fn status(status: &Status, paint: Paint) -> String {
 }
 
 fn ram(text: &mut String, ram: &RamStatus, paint: Paint) {
+    let bar = ram_bar(ram, BAR);
     let used = ram.resident_bytes.saturating_add(ram.client_held_bytes);
-    let whole = match percent(used, ram.budget_bytes) {
-        Some(percent) => format!("{} of {} ({percent} %)", ByteSize(used), ByteSize(ram.budget_bytes)),
-        None => format!("{} of no budget", ByteSize(used)),
-    };
-    field(text, "RAM", &format!("{}  {whole}", bar(ram, paint)));
+    let bar = if used > ram.high_watermark_bytes { paint.warn(&bar) } else { paint.good(&bar) };
+    field(text, "RAM", &format!("{bar}  {}", ram_figures(ram)));
     let marks = format!(
         "room is made from {} down to {}",
         ByteSize(ram.high_watermark_bytes),
@@ -69,19 +67,25 @@ fn ram(text: &mut String, ram: &RamStatus, paint: Paint) {
     }
 }
 
-/// What is resident, held by clients and free; `│` stands at the watermarks.
-fn bar(ram: &RamStatus, paint: Paint) -> String {
+/// `15.0 GiB of 24.0 GiB (62 %)`: how much of the budget is taken.
+pub fn ram_figures(ram: &RamStatus) -> String {
     let used = ram.resident_bytes.saturating_add(ram.client_held_bytes);
+    match percent(used, ram.budget_bytes) {
+        Some(percent) => format!("{} of {} ({percent} %)", ByteSize(used), ByteSize(ram.budget_bytes)),
+        None => format!("{} of no budget", ByteSize(used)),
+    }
+}
+
+/// What is resident, held by clients and free, in `width` cells; `│` stands at the watermarks.
+pub fn ram_bar(ram: &RamStatus, width: u64) -> String {
     let budget = ram.budget_bytes;
-    let mark = |bytes: u64| (cells(bytes, budget, BAR)).min(BAR - 1);
+    let mark = |bytes: u64| cells(bytes, budget, width).min(width - 1);
     let marks = [ram.low_watermark_bytes, ram.high_watermark_bytes].map(mark);
-    let parts = [(ram.resident_bytes, RESIDENT), (ram.client_held_bytes, HELD)];
-    let bar: String = super::bar::bar(&parts, budget, BAR)
+    bar(&[(ram.resident_bytes, RESIDENT), (ram.client_held_bytes, HELD)], budget, width)
         .chars()
         .zip(0..)
         .map(|(cell, at)| if budget > 0 && marks.contains(&at) { '│' } else { cell })
-        .collect();
-    if used > ram.high_watermark_bytes { paint.warn(&bar) } else { paint.good(&bar) }
+        .collect()
 }
 
 fn io(text: &mut String, io: &IoStatus) {

@@ -28,6 +28,8 @@ pub struct Subject<'a> {
     pub seen_at: &'a Path,
     /// Whether links that lead out are presented as what they point to.
     pub follow_symlinks: bool,
+    /// Whether the report may name links, which not everybody who reads it may be able to list.
+    pub name_links: bool,
     /// How long its speed is measured, if at all.
     pub measure: Option<Duration>,
 }
@@ -51,7 +53,7 @@ pub fn source(subject: &Subject<'_>, observe: &mut dyn FnMut(&str)) -> Vec<Findi
         ),
     }
     findings.push(changes(subject.root));
-    findings.push(links(&found, subject.follow_symlinks));
+    findings.push(links(&found, subject));
     findings.into_iter().map(|finding| finding.on(name.clone())).collect()
 }
 
@@ -118,11 +120,11 @@ fn changes(root: &SourceRoot) -> Finding {
         .mend("a local file system (ext4, XFS, Btrfs, F2FS, ZFS); else nothing: contents are never stale")
 }
 
-fn links(found: &Survey, follow: bool) -> Finding {
+fn links(found: &Survey, subject: &Subject<'_>) -> Finding {
     let count = found.links_out.len();
     let cut = if found.cut_short { ", as far as was looked" } else { "" };
     let plural = if count == 1 { "link leads" } else { "links lead" };
-    match (count, follow) {
+    match (count, subject.follow_symlinks) {
         (0, _) => Finding::ok("links", format!("none leads out{cut}")),
         (_, true) => Finding::ok("links", format!("{count} {plural} out, and the mount follows them{cut}")),
         _ => {
@@ -131,7 +133,8 @@ fn links(found: &Survey, follow: bool) -> Finding {
             if count > NAMED {
                 names.push("…".to_owned());
             }
-            Finding::warn("links", format!("{count} {plural} out{cut}: {}", names.join(", ")))
+            let names = if subject.name_links { format!(": {}", names.join(", ")) } else { String::new() };
+            Finding::warn("links", format!("{count} {plural} out{cut}{names}"))
                 .costs("what they lead to is read from where it is, and never kept in RAM")
                 .mend("mount with --follow-symlinks, or mount a folder that holds both")
         }
@@ -157,6 +160,7 @@ mod tests {
                 name: place.path(),
                 seen_at: place.path(),
                 follow_symlinks,
+                name_links: true,
                 measure: Some(Duration::from_millis(1)),
             };
             source(&subject, &mut |what| seen.push(what.to_owned()))
