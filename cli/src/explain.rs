@@ -12,8 +12,13 @@ use crate::find;
 use crate::output::figures::{plain, shown, time};
 use crate::output::{self, json};
 
+const HELP: &str = "\
+Examples:
+  weightfs explain ~/ComfyUI/models/checkpoints/base.safetensors
+  weightfs explain base.safetensors --json | jq .next";
+
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES_HELP)]
+#[command(after_help = format!("{HELP}\n\n{EXIT_CODES_HELP}"))]
 pub struct ExplainArgs {
     /// A file in a mount
     #[arg(value_name = "PATH")]

@@ -35,9 +35,6 @@ pub fn run(arguments: &FlushArgs) -> Result<(), Failure> {
     if arguments.json {
         return output::print(&json::pretty(&done)?);
     }
-    let left = match done.left_bytes {
-        0 => String::new(),
-        bytes => format!(", {} stay: pinned, or open or mapped by a program", ByteSize(bytes)),
-    };
+    let left = output::staying(done.left_bytes);
     output::print(&format!("{} freed, {}{left}\n", ByteSize(done.bytes), files(done.files)))
 }

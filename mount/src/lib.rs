@@ -1,11 +1,11 @@
 //! Serves a weightfs store through FUSE.
 
 mod answer;
+pub mod api;
 pub mod attr;
 mod bounce;
+pub mod control;
 pub mod control_client;
-mod control_line;
-pub mod control_server;
 pub mod daemon;
 mod detached;
 pub mod device;
@@ -19,13 +19,10 @@ mod invalidate;
 mod mounted;
 mod nodes;
 mod open_mode;
-mod pins;
-mod places;
 mod residents;
 pub mod runtime_dir;
 pub mod settings;
 pub mod source;
-mod steer;
 mod translate;
 mod tuning;
 mod watch;

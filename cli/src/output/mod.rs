@@ -10,6 +10,8 @@ pub mod progress;
 
 use std::io::{self, Write};
 
+use weightfs::units::ByteSize;
+
 use crate::exit::Failure;
 
 /// A reader that has seen enough (`weightfs status | head -1`) is no failure.
@@ -24,5 +26,13 @@ pub fn print_on(text: &str) -> Result<bool, Failure> {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::failed(format!("cannot write to standard output: {error}"))),
+    }
+}
+
+/// What is added where so many bytes were to go and did not.
+pub fn staying(bytes: u64) -> String {
+    match bytes {
+        0 => String::new(),
+        bytes => format!(", {} stay: pinned, or open or mapped by a program", ByteSize(bytes)),
     }
 }

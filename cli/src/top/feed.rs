@@ -12,6 +12,7 @@ use weightfs::units::ByteSize;
 use weightfs_mount::control_client::{ClientError, ControlClient};
 
 use super::update::{Action, Input};
+use crate::output;
 use crate::output::figures::shown;
 
 /// How often the daemon is asked.
@@ -137,10 +138,7 @@ fn carry_out(daemon: &ControlClient, action: Action) -> Result<String, ClientErr
         Action::Evict(path) => {
             let name = shown(&path);
             let done = daemon.evict(&EvictRequest { path, tensors: None })?;
-            let stay = match done.left_bytes {
-                0 => String::new(),
-                left => format!(", {} stay: pinned, or open or mapped", ByteSize(left)),
-            };
+            let stay = output::staying(done.left_bytes);
             Ok(format!("{name}: {} freed{stay}", ByteSize(done.bytes)))
         }
     }

@@ -17,7 +17,7 @@ pub struct State {
     pub samples: Samples,
     pub totals: Totals,
     /// As the daemon listed them.
-    files: Vec<FileStatus>,
+    pub(super) files: Vec<FileStatus>,
     pub sort: Sort,
     /// Only files of which something is in RAM.
     pub resident_only: bool,
