@@ -39,7 +39,7 @@ pub struct DoctorArgs {
     paths: Vec<PathBuf>,
 
     /// Mend what can be mended at once, disturbs nothing that runs and gives nobody more rights: load the module fuse,
-    /// raise the size of requests, take dead mounts away
+    /// raise the size of requests, take dead mounts away (with PATH, only that one)
     #[arg(long)]
     fix: bool,
 

@@ -124,10 +124,13 @@ fn ram_lines(status: &Status, theme: Theme, width: u16) -> Vec<Line<'static>> {
         ByteSize(pressure.mem_available_bytes),
         ByteSize(pressure.reserve_bytes)
     ));
-    if ram.budget_bytes < ram.limit_bytes {
-        facts.push(plain(&ram.budget_reason));
+    let mut facts = format!("     {}", facts.join(", "));
+    let reason = format!(", {}", plain(&ram.budget_reason));
+    let room = usize::from(width).saturating_sub(facts.chars().count());
+    if ram.budget_bytes < ram.limit_bytes && reason.chars().count() <= room {
+        facts += &reason;
     }
-    vec![first, Line::styled(format!("     {}", facts.join(", ")), theme.dim())]
+    vec![first, Line::styled(facts, theme.dim())]
 }
 
 fn fill_line(fill: &FillStatus, theme: Theme, width: u16) -> Line<'static> {
@@ -150,7 +153,7 @@ fn columns(width: u16) -> (u64, usize) {
 fn row(bar: Span<'static>, cells: [&str; 4], name: &str, width: u16) -> Line<'static> {
     let [resident, size, used, marks] = cells;
     let marks_width = columns(width).1;
-    let figures = format!(" {resident:>10} {size:>10} {used:>7}  {:<marks_width$}  ", tail(marks, marks_width));
+    let figures = format!(" {resident:>9} {size:>9} {used:>6}  {:<marks_width$} ", tail(marks, marks_width));
     let taken = bar.content.chars().count() + figures.chars().count();
     Line::from(vec![bar, Span::raw(figures), Span::raw(tail(name, usize::from(width).saturating_sub(taken)))])
 }
@@ -225,7 +228,7 @@ fn keys_line(state: &State, theme: Theme) -> Line<'static> {
     }
     let shown = if state.resident_only { "all" } else { "in RAM" };
     let text = format!(
-        "p pin  f prefetch  e evict  s sort ({})  / filter  a {shown}  ? help  q quit",
+        "p pin  f prefetch  e evict  s sort: {}  / filter  a {shown}  ? help  q quit",
         state.sort.name()
     );
     Line::styled(text, theme.dim())

@@ -81,9 +81,9 @@ impl Sort {
 
     pub fn name(self) -> &'static str {
         match self {
-            Self::Resident => "most in RAM",
-            Self::Used => "last used",
-            Self::Size => "largest",
+            Self::Resident => "in RAM",
+            Self::Used => "used",
+            Self::Size => "size",
             Self::Name => "name",
         }
     }

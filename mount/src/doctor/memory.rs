@@ -107,7 +107,8 @@ fn shown_limit(limit: u64) -> String {
     if limit == u64::MAX { "all".to_owned() } else { ByteSize(limit).to_string() }
 }
 
-fn memory_total() -> Option<u64> {
+/// Bytes of RAM of the machine.
+pub fn memory_total() -> Option<u64> {
     parse_meminfo(&fs::read_to_string("/proc/meminfo").ok()?).ok().map(|found| found.total)
 }
 

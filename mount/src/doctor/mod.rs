@@ -14,7 +14,7 @@ mod survey;
 use std::time::Duration;
 
 pub use finding::{Finding, Fix, FixError};
-pub use memory::reserve;
+pub use memory::{memory_total, reserve};
 pub use source::{Subject, source};
 
 /// How long the speed of one source is measured.

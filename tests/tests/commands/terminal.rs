@@ -58,7 +58,7 @@ fn top_shows_and_steers_in_terminals_of_both_sizes() {
         screen.press(&["x"]);
         screen.resize(100, 30);
         screen.press(&["Escape", "s"]);
-        let text = screen.wait_for(&["s sort (last used)"]);
+        let text = screen.wait_for(&["s sort: used"]);
         assert_eq!(text.lines().count(), 30, "{text}");
         screen.press(&["q"]);
         assert_eq!(screen.wait(), 0);
