@@ -2,7 +2,8 @@
 
 use std::process::Command;
 
-use weightfs_tests::mount::program;
+use weightfs_tests::mount::{binary, program};
+use weightfs_tests::python::workspace;
 use weightfs_tests::system::{find_program, temporary_folder};
 
 /// Every command of the program, as its help lists them.
@@ -62,4 +63,30 @@ fn every_command_has_a_manual_page() {
     assert!(pages.join("weightfs.1").is_file());
     let output = program(folder.path()).args(["man", "/proc/none"]).output().expect("run it");
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn it_is_installed_with_all_that_goes_with_it() {
+    let folder = temporary_folder("install");
+    let root = folder.path().display().to_string();
+    let program = format!("PROGRAM={}", binary().display());
+    let install = |prefix: &str| {
+        let mut make = Command::new("make");
+        make.arg("install").args([&program, &format!("DESTDIR={root}"), &format!("PREFIX={prefix}")]);
+        told(make.current_dir(workspace()))
+    };
+    install("/opt/weightfs");
+    let at = |name: &str| folder.path().join("opt/weightfs").join(name);
+    assert!(told(Command::new(at("bin/weightfs")).arg("--version")).starts_with("weightfs "));
+    let unit = std::fs::read_to_string(at("lib/systemd/system/weightfs@.service")).expect("the unit is there");
+    assert!(unit.contains("\nExecStart=/opt/weightfs/bin/weightfs mount"), "{unit}");
+    for name in [
+        "share/man/man1/weightfs.1",
+        "share/man/man1/weightfs-doctor.1",
+        "share/bash-completion/completions/weightfs",
+        "share/zsh/site-functions/_weightfs",
+        "share/fish/vendor_completions.d/weightfs.fish",
+    ] {
+        assert!(std::fs::metadata(at(name)).is_ok_and(|found| found.len() > 100), "{name}");
+    }
 }

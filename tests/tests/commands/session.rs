@@ -6,7 +6,7 @@ use std::process::Command;
 
 use weightfs_tests::mask;
 use weightfs_tests::mount::binary;
-use weightfs_tests::python::workspace;
+use weightfs_tests::python::{interpreter, workspace};
 use weightfs_tests::requirements::{Need, met};
 use weightfs_tests::system::{let_files_settle, temporary_folder};
 use weightfs_tests::data;
@@ -57,7 +57,7 @@ impl Drop for Unmounted<'_> {
 #[test]
 fn the_first_session_prints_what_the_readme_shows() {
     // Passthrough is what it shows.
-    if !met(&[Need::Mount, Need::Root]) {
+    if !met(&[Need::Mount, Need::Root, Need::Python]) {
         return;
     }
     let folder = temporary_folder("session");
@@ -65,7 +65,9 @@ fn the_first_session_prints_what_the_readme_shows() {
     let_files_settle();
     let _unmounted = Unmounted(folder.path());
     let place = folder.path().to_str().expect("UTF-8");
-    let path = format!("{}:{}", binary().parent().expect("a folder").display(), std::env::var("PATH").expect("a path"));
+    // The program that is tested, and a Python that has safetensors.
+    let folders = [binary(), interpreter()].map(|program| program.parent().expect("a folder").display().to_string());
+    let path = format!("{}:{}", folders.join(":"), std::env::var("PATH").expect("a path"));
     let mut transcript = String::new();
     let mut differences = String::new();
     for (command, shown) in session() {
