@@ -84,7 +84,32 @@ fn screen(state: &mut State, width: u16, height: u16) -> String {
 
 #[test]
 fn eighty_by_twenty_four() {
-    let expected = "";
+    let expected = "\
+weightfs  /srv/models  up 2 h  live
+RAM  ███████████████████████████░░░░░░░░░░░░░░│░│░░  12.0 GiB of 20.0 GiB (60 %)
+     1.0 GiB pinned, 9.0 GiB free for others (reserve 8.0 GiB)
+Served 52.0 GiB/s          From RAM 75 %, 26 opens/s   From sources 13.0 GiB/s
+                      ▃▅█                     ▄▄▄▄▄▄▄                        ▃▅█
+                  ▁▃▆████                     ███████                    ▁▃▆████
+In RAM 12.0 GiB            Budget 20.0 GiB             Stalls 2 % of the time
+                                              ▅▅▅▅▅▅▅
+                  ███████                     ███████
+Fill  ████░░░░░░   45 %     2.0 GiB/s  demand     …_models/flux1-dev.safetensors
+            IN RAM      SIZE   USED       3 files, 12.0 GiB of 23.2 GiB
+████░░░░  11.0 GiB  22.0 GiB    1 s   U F diffusion_models/flux1-dev.safetensors
+▓▓▓▓▓▓▓▓   1.0 GiB   1.0 GiB      –  P    vae/ae.safetensors
+░░░░░░░░       0 B 256.0 MiB      –       loras/style.safetensors
+
+
+
+
+
+
+
+
+
+p pin  f prefetch  e evict  s sort: in RAM  / filter  a in RAM  ? help  q quit
+";
     assert_eq!(screen(&mut example(), 80, 24), expected, "\n{}", screen(&mut example(), 80, 24));
 }
 

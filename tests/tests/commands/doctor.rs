@@ -3,15 +3,13 @@
 use std::fs;
 use std::process::Output;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde_json::Value;
 use weightfs_tests::data;
 use weightfs_tests::mount::program;
 use weightfs_tests::requirements::{Need, met};
-use weightfs_tests::system::{mounts_on, temporary_folder, wait_until};
+use weightfs_tests::system::temporary_folder;
 
-use crate::{Library, PATIENCE, text};
+use crate::{Library, text};
 
 fn doctor(arguments: &[&str]) -> Output {
     let private = temporary_folder("run");
@@ -69,31 +67,4 @@ fn what_is_mounted_is_looked_at_by_its_daemon() {
     }
     assert_ne!(text(library.source.path()), library.root());
     library.mount.stop();
-}
-
-#[test]
-fn a_dead_mount_is_found_and_taken_away() {
-    let Some(library) = Library::mounted() else { return };
-    if !met(&[Need::Root]) {
-        return;
-    }
-    let Library { mut mount, .. } = library;
-    let mountpoint = mount.path().to_owned();
-    let worker = mount.status().number("/worker/pid") as i32;
-    // Whoever would replace the worker first.
-    let _ = kill(Pid::from_raw(mount.pid() as i32), Signal::SIGKILL);
-    let _ = kill(Pid::from_raw(worker), Signal::SIGKILL);
-    mount.wait();
-    let is_dead = || rustix::fs::statfs(&mountpoint).err() == Some(rustix::io::Errno::NOTCONN);
-    assert!(wait_until(PATIENCE, is_dead), "the mount is dead");
-    // Of this mount alone: others on this machine are somebody else's.
-    let place = mountpoint.to_str().expect("UTF-8");
-    let output = doctor(&[place, "--json"]);
-    assert_eq!(output.status.code(), Some(6));
-    assert_eq!(check(&checks(&output), "mount", mountpoint.to_str())["state"], "bad");
-    let output = doctor(&[place, "--fix", "--json"]);
-    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
-    let mended = report["mended"].as_array().expect("something was mended");
-    assert!(mended.iter().any(|word| word.as_str().is_some_and(|word| word.contains("dead mount"))), "{report:#}");
-    assert!(!mounts_on(&mountpoint).iter().any(|kind| kind == "fuse.weightfs"));
 }
