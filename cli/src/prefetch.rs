@@ -24,13 +24,13 @@ use crate::output::{self, json};
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 const HELP: &str = "\
-It reads as much as the policy keeps: what does not fit, or is worth less than what is there, is left out. Without
+It reads as much as the policy keeps: what does not fit, or is worth less than what is there, is left out. Without \
 --wait it goes on in the daemon; 'weightfs top' shows how far it is.
 
 Examples:
-  weightfs prefetch --wait ~/ComfyUI/models/checkpoints/base.safetensors
+  weightfs prefetch --wait ~/ComfyUI/models/vae/ae.safetensors
                                                   with a progress bar; Ctrl-C stops the prefetch
-  weightfs prefetch '~/ComfyUI/models/loras/*.safetensors'
+  weightfs prefetch ~/ComfyUI/models/loras/'*.safetensors'
   weightfs prefetch sd15.safetensors --tensors 'cond_stage_model.*'
                                                   only the text encoder of a checkpoint";
 

@@ -20,12 +20,12 @@ use crate::output::progress::Spinner;
 use crate::output::{self, json};
 
 const HELP: &str = "\
-Everything is tried: a mount is made for a moment where nobody sees it, an arena is written to, a file of each source is
-read. Nothing that runs is disturbed, and nothing is left behind.
+Everything is tried: a mount is made for a moment where nobody sees it, an arena is written to, a file of each source \
+is read. Nothing that runs is disturbed, and nothing is left behind.
 
 Examples:
   weightfs doctor                         this machine, and what is mounted
-  weightfs doctor ~/ComfyUI/models        a folder as well, before it is mounted: its speed, its links
+  weightfs doctor ~/ComfyUI/models        a folder as well: its speed, its links
   weightfs doctor --fix                   mend what can be mended safely, as root
   weightfs doctor --json | jq '.checks[] | select(.state != \"ok\")'
 

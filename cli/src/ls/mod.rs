@@ -14,14 +14,14 @@ use crate::output::paint::Paint;
 use crate::output::{self, json};
 
 const HELP: &str = "\
-A bar shows what of a file is in RAM: █ is there, ▓ is pinned, ▒ is on its way, ░ is not there. Only regular files of
-1 MiB or more are kept, and so listed.
+A bar shows what of a file is in RAM: █ is there, ▓ is pinned, ▒ is on its way, ░ is not there. Only regular files \
+of 1 MiB or more are kept, and so listed.
 
 Examples:
   weightfs ls                                     every model of the one daemon that runs
   weightfs ls ~/ComfyUI/models/loras --resident   what of this folder is in RAM
   weightfs ls --sort resident | head -20          what takes the most RAM
-  weightfs ls --tensors sd15.safetensors          the parts of one file, and patterns for 'pin --tensors'
+  weightfs ls --tensors sd15.safetensors          the parts of one file
   weightfs ls --json | jq '.files[] | select(.in_use).path'";
 
 #[derive(Args, Clone, Debug)]

@@ -31,8 +31,8 @@ use update::{Effect, Input, update};
 const FRAME: Duration = Duration::from_millis(50);
 
 const HELP: &str = "\
-Keys: arrows select a file; p pins it, f prefetches it, e evicts it; s sorts, / filters, a shows all or only what is in
-RAM; ? explains, q quits.
+Keys: arrows select a file; p pins it, f prefetches it, e evicts it; s sorts, / filters, a shows all or only what is \
+in RAM; ? explains, q quits.
 
 Examples:
   weightfs top                            of the one daemon that runs
