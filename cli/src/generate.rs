@@ -104,11 +104,18 @@ mod tests {
     #[test]
     fn examples_keep_their_lines() {
         let folder = tempfile::tempdir().unwrap();
-        let below = Command::new("b").about("below").after_help("Some words\n\nExamples:\n  a b  why\n\nExit codes:\n  0  done");
+        let below = Command::new("b")
+            .about("below")
+            .after_help("Some words\n\nExamples:\n  a b  why\n\nExit codes:\n  0  done");
         let program = Command::new("a").subcommand(below).subcommand(Command::new("hidden").hide(true));
         man(&ManArgs { folder: folder.path().join("man1") }, program).unwrap();
         let page = fs::read_to_string(folder.path().join("man1/a-b.1")).unwrap();
-        assert!(page.contains(".PP\nSome words\n.SH \"EXAMPLES\"\n.nf\n  a b  why\n.fi\n.SH \"EXIT STATUS\"\n.nf\n  0  done\n"), "{page}");
+        assert!(
+            page.contains(
+                ".PP\nSome words\n.SH \"EXAMPLES\"\n.nf\n  a b  why\n.fi\n.SH \"EXIT STATUS\"\n.nf\n  0  done\n"
+            ),
+            "{page}"
+        );
         assert!(fs::exists(folder.path().join("man1/a.1")).unwrap());
         assert_eq!(fs::read_dir(folder.path().join("man1")).unwrap().count(), 2);
     }

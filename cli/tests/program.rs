@@ -120,8 +120,7 @@ fn status() -> Status {
 /// The status and the body of the answer to a request.
 fn answer(request: &str) -> (u16, Value) {
     let refused = |kind: ProblemKind, detail: &str| {
-        let problem =
-            Problem { kind, title: kind.title().into(), status: kind.status(), detail: detail.to_owned() };
+        let problem = Problem { kind, title: kind.title().into(), status: kind.status(), detail: detail.to_owned() };
         (kind.status(), serde_json::to_value(problem).unwrap())
     };
     let (head, body) = request.split_once("\r\n\r\n").unwrap();

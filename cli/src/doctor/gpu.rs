@@ -79,7 +79,8 @@ fn device_files(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     let is_gpu = |name: &String| {
-        name.strip_prefix("nvidia").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
+        name.strip_prefix("nvidia")
+            .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|byte| byte.is_ascii_digit()))
     };
     names.filter(is_gpu).collect()
 }
@@ -204,7 +205,8 @@ mod tests {
 
     #[test]
     fn the_loaders_cache_is_read() {
-        let listing = "2 libs found\n\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\n\tlibc.so.6 (libc6) => /c\n";
+        let listing =
+            "2 libs found\n\tlibcuda.so.1 (libc6,x86-64) => /usr/lib/libcuda.so.1\n\tlibc.so.6 (libc6) => /c\n";
         assert_eq!(in_cache(listing, DRIVER).as_deref(), Some("/usr/lib/libcuda.so.1"));
         assert_eq!(in_cache(listing, CUFILE), None);
     }

@@ -111,8 +111,9 @@ fn look(arguments: &DoctorArgs) -> Result<Vec<Finding>, Failure> {
 
 /// A folder that is not mounted, as it would be over itself.
 fn folder(path: &Path, observe: &mut dyn FnMut(&str)) -> Result<Vec<Finding>, Failure> {
-    let root = SourceRoot::open(path)
-        .map_err(|error| Failure::failed(format!("cannot open {}: {error}; give a folder with models", path.display())))?;
+    let root = SourceRoot::open(path).map_err(|error| {
+        Failure::failed(format!("cannot open {}: {error}; give a folder with models", path.display()))
+    })?;
     let subject = Subject {
         root: &root,
         name: path,

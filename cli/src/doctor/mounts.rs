@@ -24,8 +24,8 @@ pub struct Sorted {
 
 /// Sorts what a person named; where that is nothing, everything that is mounted.
 pub fn sort(paths: &[PathBuf]) -> Result<Sorted, Failure> {
-    let table = MountTable::read()
-        .map_err(|error| Failure::failed(format!("cannot read /proc/self/mountinfo: {error}")))?;
+    let table =
+        MountTable::read().map_err(|error| Failure::failed(format!("cannot read /proc/self/mountinfo: {error}")))?;
     let mut sorted = Sorted { mounts: Vec::new(), plain: Vec::new() };
     if paths.is_empty() {
         sorted.mounts = table.weightfs().map(|mount| mount.mountpoint.clone()).collect();

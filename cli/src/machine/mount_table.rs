@@ -48,7 +48,9 @@ impl MountTable {
 
     /// Where weightfs is mounted and seen.
     pub fn weightfs(&self) -> impl Iterator<Item = &Mount> {
-        self.0.iter().filter(|mount| mount.is_weightfs() && self.at(&mount.mountpoint).is_some_and(|at| at.id == mount.id))
+        self.0
+            .iter()
+            .filter(|mount| mount.is_weightfs() && self.at(&mount.mountpoint).is_some_and(|at| at.id == mount.id))
     }
 
     pub fn has(&self, id: u64) -> bool {

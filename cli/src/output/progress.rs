@@ -41,7 +41,8 @@ impl Transfer {
             return Self(ProgressBar::hidden());
         }
         let bar = ProgressBar::with_draw_target(Some(bytes), ProgressDrawTarget::stderr());
-        let template = "{percent:>3} % {bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} to go";
+        let template =
+            "{percent:>3} % {bar:30} {binary_bytes} of {binary_total_bytes}  {binary_bytes_per_sec}  {eta} to go";
         let style = ProgressStyle::with_template(template).expect("a template that is right");
         bar.set_style(style.progress_chars("█▒░"));
         Self(bar)

@@ -35,12 +35,8 @@ impl Feed {
         let (actions, asked) = channel();
         let (again, look) = channel();
         let resident_only = Arc::new(AtomicBool::new(false));
-        let watcher = Watcher {
-            daemon: daemon.clone(),
-            sender: sender.clone(),
-            look,
-            resident_only: Arc::clone(&resident_only),
-        };
+        let watcher =
+            Watcher { daemon: daemon.clone(), sender: sender.clone(), look, resident_only: Arc::clone(&resident_only) };
         thread::Builder::new().name("look".to_owned()).spawn(move || watcher.run())?;
         let after = again.clone();
         thread::Builder::new().name("act".to_owned()).spawn(move || act(&daemon, &asked, &sender, &after))?;

@@ -96,7 +96,11 @@ fn title_line(state: &State, theme: Theme, width: u16) -> Line<'static> {
     };
     let mounts = state.status.as_ref().map_or_else(String::new, |status| {
         let names: Vec<String> = status.mounts.iter().map(|mount| shown(&mount.mountpoint)).collect();
-        let restarts = if status.worker.restarts > 0 { format!(", restarted {}×", status.worker.restarts) } else { String::new() };
+        let restarts = if status.worker.restarts > 0 {
+            format!(", restarted {}×", status.worker.restarts)
+        } else {
+            String::new()
+        };
         format!("{}  up {}{restarts}  ", tail(&names.join(", "), usize::from(width / 2)), time(status.uptime_seconds))
     });
     let name = Span::styled("weightfs  ", Style::new().add_modifier(Modifier::BOLD));
@@ -207,15 +211,10 @@ fn draw_list(frame: &mut Frame<'_>, area: Rect, state: &State, theme: Theme) {
 
 /// The marks in four letters.
 fn letters(file: &FileStatus) -> String {
-    [
-        (file.pinned_bytes > 0, 'P'),
-        (file.in_use, 'U'),
-        (!file.in_vram.is_empty(), 'G'),
-        (file.filling_bytes > 0, 'F'),
-    ]
-    .map(|(is, letter)| if is { letter } else { ' ' })
-    .iter()
-    .collect()
+    [(file.pinned_bytes > 0, 'P'), (file.in_use, 'U'), (!file.in_vram.is_empty(), 'G'), (file.filling_bytes > 0, 'F')]
+        .map(|(is, letter)| if is { letter } else { ' ' })
+        .iter()
+        .collect()
 }
 
 fn keys_line(state: &State, theme: Theme) -> Line<'static> {
@@ -227,23 +226,15 @@ fn keys_line(state: &State, theme: Theme) -> Line<'static> {
         return Line::styled(plain(&word.text), theme.ink(colour));
     }
     let shown = if state.resident_only { "all" } else { "in RAM" };
-    let text = format!(
-        "p pin  f prefetch  e evict  s sort: {}  / filter  a {shown}  ? help  q quit",
-        state.sort.name()
-    );
+    let text =
+        format!("p pin  f prefetch  e evict  s sort: {}  / filter  a {shown}  ? help  q quit", state.sort.name());
     Line::styled(text, theme.dim())
 }
 
 fn draw_help(frame: &mut Frame<'_>, area: Rect, theme: Theme) {
-    let lines: Vec<Line<'_>> =
-        HELP.iter().map(|(key, what)| Line::from(format!(" {key:<9} {what}"))).collect();
+    let lines: Vec<Line<'_>> = HELP.iter().map(|(key, what)| Line::from(format!(" {key:<9} {what}"))).collect();
     let (width, height) = (64.min(area.width), (lines.len() as u16 + 2).min(area.height));
-    let place = Rect {
-        x: area.x + (area.width - width) / 2,
-        y: area.y + (area.height - height) / 2,
-        width,
-        height,
-    };
+    let place = Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height };
     frame.render_widget(Clear, place);
     let block = Block::bordered().title(" Keys; any key goes back ").border_style(theme.dim());
     frame.render_widget(Paragraph::new(lines).block(block), place);

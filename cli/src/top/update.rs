@@ -31,7 +31,9 @@ pub enum Effect {
     Quit,
     Ask(Action),
     /// List only files of which something is in RAM, or all.
-    List { resident_only: bool },
+    List {
+        resident_only: bool,
+    },
 }
 
 /// What the daemon is asked to do.
@@ -116,7 +118,9 @@ fn normal(state: &mut State, code: KeyCode) -> Option<Effect> {
             state.word = None;
             state.keep_in_view();
         }
-        KeyCode::Char('p') => return ask(state, |file| if file.pinned_bytes > 0 { Action::Unpin } else { Action::Pin }),
+        KeyCode::Char('p') => {
+            return ask(state, |file| if file.pinned_bytes > 0 { Action::Unpin } else { Action::Pin });
+        }
         KeyCode::Char('f') => return ask(state, |_| Action::Prefetch),
         KeyCode::Char('e') => return ask(state, |_| Action::Evict),
         _ => {}
@@ -218,14 +222,17 @@ mod tests {
         assert!(press(&mut state, "p").is_empty());
         assert!(state.word.as_ref().is_some_and(|word| word.failed));
         assert_eq!(press(&mut state, "jp"), [Effect::Ask(Action::Unpin("/m/b".into()))]);
-        assert_eq!(press(&mut state, "jpfe"), ["Pin", "Prefetch", "Evict"].map(|name| {
-            let path = PathBuf::from("/m/c");
-            Effect::Ask(match name {
-                "Pin" => Action::Pin(path),
-                "Prefetch" => Action::Prefetch(path),
-                _ => Action::Evict(path),
+        assert_eq!(
+            press(&mut state, "jpfe"),
+            ["Pin", "Prefetch", "Evict"].map(|name| {
+                let path = PathBuf::from("/m/c");
+                Effect::Ask(match name {
+                    "Pin" => Action::Pin(path),
+                    "Prefetch" => Action::Prefetch(path),
+                    _ => Action::Evict(path),
+                })
             })
-        }));
+        );
         assert_eq!(press(&mut state, "a"), [Effect::List { resident_only: true }]);
         assert_eq!(press(&mut state, "q"), [Effect::Quit]);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);

@@ -43,8 +43,7 @@ pub enum FixError {
 
 impl Finding {
     pub fn new(name: &str, state: CheckState, found: impl Into<String>) -> Self {
-        let check =
-            Check { name: name.to_owned(), subject: None, state, found: found.into(), costs: None, mend: None };
+        let check = Check { name: name.to_owned(), subject: None, state, found: found.into(), costs: None, mend: None };
         Self { check, fix: None }
     }
 
@@ -108,10 +107,12 @@ fn load_fuse() -> Result<String, FixError> {
 }
 
 fn raise_request_size() -> Result<String, FixError> {
-    let write = |file: &'static str, text: String| {
-        fs::write(file, text).map_err(|error| FixError::Write { file, error })
-    };
+    let write =
+        |file: &'static str, text: String| fs::write(file, text).map_err(|error| FixError::Write { file, error });
     write(PAGES_LIMIT, REQUEST_PAGES.to_string())?;
-    write(SYSCTL_FILE, format!("# Reads of 4 MiB at a time through FUSE.\nfs.fuse.max_pages_limit = {REQUEST_PAGES}\n"))?;
+    write(
+        SYSCTL_FILE,
+        format!("# Reads of 4 MiB at a time through FUSE.\nfs.fuse.max_pages_limit = {REQUEST_PAGES}\n"),
+    )?;
     Ok(format!("set fs.fuse.max_pages_limit={REQUEST_PAGES}, and wrote {SYSCTL_FILE} for the next start"))
 }

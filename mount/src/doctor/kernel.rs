@@ -138,11 +138,8 @@ fn probe() -> Result<Probe, ProbeError> {
     let session = Session::from_fd(Empty(Arc::clone(&seen)), device.try_clone()?, SessionACL::Owner, config)?;
     let Seen { abi, offered, resend } = *seen.lock();
     let readahead = tuning::device_number_here(&place.0).and_then(|number| tuning::set_readahead(&number));
-    let passthrough = if offered.passthrough {
-        try_passthrough(device.as_fd())
-    } else {
-        Err("the kernel lacks it".to_owned())
-    };
+    let passthrough =
+        if offered.passthrough { try_passthrough(device.as_fd()) } else { Err("the kernel lacks it".to_owned()) };
     drop(session);
     Ok(Probe { abi, offered, resend, passthrough, readahead, directly: private })
 }

@@ -119,8 +119,9 @@ pub fn reserve(most: u64, reserve: u64) -> Finding {
     if reserve >= headroom {
         return Finding::ok("reserve", format!("{left} are left to other programs, ComfyUI's headroom is {shown}"));
     }
-    let finding = Finding::warn("reserve", format!("{left} are left to other programs, less than ComfyUI's headroom of {shown}"))
-        .costs("ComfyUI drops weights that it has loaded while weightfs still grows");
+    let finding =
+        Finding::warn("reserve", format!("{left} are left to other programs, less than ComfyUI's headroom of {shown}"))
+            .costs("ComfyUI drops weights that it has loaded while weightfs still grows");
     if headroom < most / 2 {
         return finding.mend(format!("mount with --reserve {}", ByteSize(headroom + EXTENT_SIZE)));
     }

@@ -67,23 +67,20 @@ fn largest(root: &SourceRoot, found: &Survey) -> io::Result<Option<(File, u64)>>
     }
 }
 
-fn reading(
-    file: File,
-    size: u64,
-    time: Option<Duration>,
-    observe: &mut dyn FnMut(&str),
-    name: &str,
-) -> Vec<Finding> {
+fn reading(file: File, size: u64, time: Option<Duration>, observe: &mut dyn FnMut(&str), name: &str) -> Vec<Finding> {
     let direct = speed::direct(&file);
-    let mut findings = vec![match &direct {
+    let source = SourceFile::new(file);
+    let kind = Storage::of(&source);
+    let mut findings = vec![storage(kind)];
+    findings.push(match &direct {
         Ok(_) => Finding::ok("direct-reads", "sources are read past the page cache"),
         Err(error) => Finding::warn("direct-reads", format!("O_DIRECT is refused: {error}"))
             .costs("files are read through the page cache, which is emptied behind: some speed when cold")
             .mend("a file system that takes O_DIRECT, such as ext4, XFS, Btrfs or NFS"),
-    }];
+    });
     if let Some(time) = time {
         observe(&format!("{name}: its speed"));
-        findings.push(match speed::measure(&file, direct.as_ref().ok(), size, time) {
+        findings.push(match speed::measure(source.file(), direct.as_ref().ok(), size, speed::readers(kind), time) {
             _ if !speed::is_enough(size) => Finding::unknown("speed", "there is no file yet that is large enough"),
             Ok(speed) => Finding::ok(
                 "speed",
@@ -98,7 +95,6 @@ fn reading(
             Err(error @ SpeedError::Read(_)) => Finding::bad("speed", error.to_string()).costs("models cannot be read"),
         });
     }
-    findings.insert(0, storage(Storage::of(&SourceFile::new(file))));
     findings
 }
 

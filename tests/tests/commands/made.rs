@@ -58,7 +58,10 @@ fn every_command_has_a_manual_page() {
     for name in commands() {
         let page = std::fs::read_to_string(pages.join(format!("weightfs-{name}.1"))).expect(&name);
         for heading in ["NAME", "SYNOPSIS", "EXAMPLES", "EXIT STATUS"] {
-            assert!(page.contains(&format!(".SH {heading}")) || page.contains(&format!(".SH \"{heading}\"")), "{name}: {page}");
+            assert!(
+                page.contains(&format!(".SH {heading}")) || page.contains(&format!(".SH \"{heading}\"")),
+                "{name}: {page}"
+            );
         }
     }
     assert!(pages.join("weightfs.1").is_file());

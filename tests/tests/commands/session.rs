@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use weightfs_tests::data;
 use weightfs_tests::mask;
 use weightfs_tests::mount::binary;
 use weightfs_tests::python::{interpreter, workspace};
 use weightfs_tests::requirements::{Need, met};
 use weightfs_tests::system::{let_files_settle, temporary_folder};
-use weightfs_tests::data;
 
 const HEADING: &str = "## A first session";
 /// What the folder is called there.
@@ -79,7 +79,8 @@ fn the_first_session_prints_what_the_readme_shows() {
         let printed = String::from_utf8_lossy(&run.stdout).replace(place, FOLDER);
         transcript += &format!("# {command}\n{printed}\n");
         // Notes are about the machine.
-        let printed: String = printed.lines().filter(|line| !line.starts_with("Note")).map(|line| format!("{line}\n")).collect();
+        let printed: String =
+            printed.lines().filter(|line| !line.starts_with("Note")).map(|line| format!("{line}\n")).collect();
         let (is, should) = (mask::text(&printed), mask::text(shown.trim_end()));
         if is.trim_end() != should.trim_end() {
             differences += &format!("# {command}\nREADME:\n{should}\nprinted:\n{is}\n");

@@ -74,10 +74,7 @@ fn ctrl_c_stops_a_prefetch() {
 fn what_is_pinned_stays_when_everything_is_flushed() {
     let Some(library) = Library::mounted() else { return };
     let lora = library.mount.join("loras/a.safetensors");
-    assert_eq!(
-        library.prints(&["pin", crate::text(&lora)]),
-        "/m/loras/a.safetensors: # SIZE pinned, # file\n"
-    );
+    assert_eq!(library.prints(&["pin", crate::text(&lora)]), "/m/loras/a.safetensors: # SIZE pinned, # file\n");
     load(&library.mount.join("checkpoints/base.safetensors"));
     load(&lora);
     let state = |path: &str| library.json(&["ls", path, "--json"])["files"][0]["state"].clone();
