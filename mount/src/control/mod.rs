@@ -1,6 +1,7 @@
 //! What a daemon answers and does when it is asked past the file system: the meaning of the control interface, of which
 //! `api` is the form.
 
+mod doctor;
 mod explain;
 mod files;
 mod hints;
@@ -23,7 +24,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use weightfs::control::{
-    Check, CheckState, ControlError, EventKind, FillStatus, Findings, History, IoStatus, Job, Mounts, PressureStatus,
+    ControlError, EventKind, FillStatus, History, IoStatus, Job, Mounts, PressureStatus,
     RamStatus, Status, WorkerStatus,
 };
 use weightfs::fill::Class;
@@ -284,31 +285,6 @@ impl Control {
 
     pub fn jobs_running(&self) -> usize {
         self.jobs.running()
-    }
-
-    /// What the daemon has found on this machine when it started, and how it fares.
-    pub fn doctor(&self) -> Findings {
-        let check = |name: &str, good: bool, found: String| Check {
-            name: name.to_owned(),
-            subject: None,
-            state: if good { CheckState::Ok } else { CheckState::Warn },
-            found,
-            costs: None,
-            mend: None,
-        };
-        let mut checks = Vec::new();
-        for mount in self.mounts().mounts {
-            let found = if mount.passthrough { "resident files are read without the daemon" } else { "not in use" };
-            let subject = Some(mount.mountpoint.display().to_string());
-            checks.push(Check { subject, ..check("passthrough", mount.passthrough, found.to_owned()) });
-        }
-        let engine = self.store.io_report().engine;
-        checks.push(check("engine", engine == "io_uring", format!("sources are read by {engine}")));
-        let ram = self.store.ram_report();
-        let whole = ram.budget == ram.limit;
-        checks.push(check("budget", whole, format!("{} of {} bytes: {}", ram.budget, ram.limit, ram.reason)));
-        checks.extend(self.notes.iter().map(|note| check("note", false, note.clone())));
-        Findings { checks }
     }
 
     /// Ends the mount at `mountpoint`, exactly as it was reported, and returns once it is gone.
