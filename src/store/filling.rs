@@ -219,6 +219,10 @@ impl Store {
 
     /// Reads admitted extents into the arena. They are counted as occupied already.
     pub(super) fn submit(self: &Arc<Self>, generation: &Arc<Generation>, extents: Range<ExtentIndex>, class: Class) {
+        // It has waited for its turn, and nobody has the file open any more.
+        if class == Class::Prefetch && generation.handles.load(Ordering::Acquire) == 0 {
+            return self.turn_away(generation, &extents);
+        }
         let ready = generation
             .arena_or(|| self.arena.file(generation.id, generation.size))
             .map_err(|error| error.to_string())
