@@ -16,6 +16,7 @@ mod engine;
 mod explain;
 pub mod extents;
 mod file;
+mod glance;
 #[cfg(test)]
 mod invariants;
 mod lirs;
@@ -38,6 +39,7 @@ use std::str::FromStr;
 pub use engine::Residency;
 pub use explain::{Explanation, Next};
 pub use extents::ExtentSet;
+pub use glance::Glance;
 pub use queue::Upcoming;
 pub use types::{AdmitReason, Decision, EvictReason, PinError, Priority, RefetchCost, Scope, UseKind, Victim};
 

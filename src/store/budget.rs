@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::Store;
+use super::{Store, StoreEvent};
 use crate::machine::{Machine, Reading};
 use crate::pressure::{Budget, BudgetReason, Limits, Sample};
 
@@ -30,6 +30,8 @@ struct Law {
     budget: Budget,
     /// What the log said last.
     told: u64,
+    /// What the budget was fitted to last.
+    reading: Option<Reading>,
     /// The machine cannot be looked at: said once.
     blind: bool,
 }
@@ -38,7 +40,8 @@ impl Follower {
     pub(super) fn start(&self, store: &Arc<Store>, reserve: u64) -> std::io::Result<()> {
         let limits = Limits { ram: store.config.budget, reserve };
         let told = store.config.budget;
-        *self.law.lock() = Some(Law { machine: Machine::find(), budget: Budget::new(limits), told, blind: false });
+        *self.law.lock() =
+            Some(Law { machine: Machine::find(), budget: Budget::new(limits), told, reading: None, blind: false });
         // Whoever asks first gets the budget of this machine.
         store.follow_machine();
         let (store, stopping) = (Arc::downgrade(store), Arc::clone(&self.stopping));
@@ -56,6 +59,10 @@ impl Follower {
         {
             tracing::error!("the thread that follows the machine panicked");
         }
+    }
+
+    pub(super) fn reading(&self) -> Option<Reading> {
+        self.law.lock().as_ref()?.reading
     }
 
     /// Bounds the budget from now on by `ram` bytes. False where nothing follows the machine.
@@ -103,6 +110,7 @@ impl Store {
             }
         };
         law.blind = false;
+        law.reading = Some(Reading { available, group, psi });
         // What it occupies is not available to anyone, also while clients hold it.
         let arena = self.arena_used().unwrap_or_else(|| self.taken());
         let reason_before = law.budget.reason();
@@ -114,6 +122,7 @@ impl Store {
         if worth_telling {
             law.told = budget;
             tracing::info!(budget, arena, available, %reason, "the budget has changed");
+            self.happened(StoreEvent::Budget { bytes: budget, reason });
         }
         drop(held);
         self.adopt(budget);

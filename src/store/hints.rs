@@ -195,6 +195,17 @@ impl Store {
         self.hints.said.lock().limit.as_ref().map(|limit| (limit.what, limit.until.saturating_sub(now)))
     }
 
+    /// How many files are marked as in use, are queued, and are said to be in the memory of a GPU.
+    pub fn hint_counts(&self) -> (usize, usize, usize) {
+        let said = self.hints.said.lock();
+        let files = |lists: &mut dyn Iterator<Item = usize>| lists.sum();
+        (
+            files(&mut said.in_use.values().map(|said| said.what.len())),
+            files(&mut said.queues.values().map(|said| said.what.len())),
+            files(&mut said.vram.values().map(|said| said.what.len())),
+        )
+    }
+
     /// What clients have said of a generation.
     pub fn hints_on(&self, generation: &Generation) -> Vec<Hint> {
         let (now, id) = (self.now(), generation.file_id());

@@ -14,6 +14,7 @@ mod extents;
 mod filling;
 mod generation;
 mod hints;
+mod inventory;
 mod keeper;
 mod memory;
 mod opening;
@@ -41,6 +42,7 @@ pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
 pub use hints::{BelowPins, Hint, HintKind, LONGEST_QUEUE, Part, QueueEntry};
+pub use inventory::{FileReport, FillReport, StoreEvent, Witness, bytes_within};
 pub use opening::{ASSUMED_SPEED, Opened};
 pub use recorder::RecordError;
 pub use report::{IoReport, RamReport};
@@ -121,6 +123,7 @@ pub struct Store {
     sweeping: AtomicBool,
     started: Instant,
     listener: OnceLock<Listener>,
+    witness: OnceLock<Witness>,
 }
 
 impl Store {
@@ -159,6 +162,7 @@ impl Store {
             sweeping: AtomicBool::new(false),
             started: Instant::now(),
             listener: OnceLock::new(),
+            witness: OnceLock::new(),
             config,
             arena,
         });
@@ -247,6 +251,9 @@ impl Store {
     }
 
     fn tell(&self, generation: &Arc<Generation>) {
+        if generation.is_complete() {
+            self.happened(StoreEvent::Filled(Arc::clone(generation)));
+        }
         if let Some(listener) = self.listener.get() {
             listener(generation);
         }
