@@ -1,6 +1,7 @@
 //! Serves a weightfs store through FUSE.
 
 mod answer;
+mod aside;
 pub mod attr;
 mod bounce;
 pub mod control_client;

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::{Advice, AtFlags, Mode as FileMode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -27,6 +27,8 @@ pub struct SourceFile {
     align: u64,
     /// The filesystem took the flag but not the reads.
     direct_refused: AtomicBool,
+    /// Requests that a driver has at present.
+    in_flight: AtomicUsize,
     #[cfg(test)]
     faults: Option<super::faults::Faults>,
 }
@@ -56,6 +58,7 @@ impl SourceFile {
             direct: direct.filter(|_| align.is_some()).map(|direct| Arc::new(File::from(direct))),
             align: align.unwrap_or(BLOCK),
             direct_refused: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             #[cfg(test)]
             faults: None,
         }
@@ -73,6 +76,20 @@ impl SourceFile {
 
     pub(crate) fn direct_file(&self) -> Option<&Arc<File>> {
         self.direct.as_ref().filter(|_| !self.direct_refused.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A driver gets a piece.
+    pub(crate) fn given(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A piece came back.
+    pub(crate) fn returned(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A direct read was answered with EINVAL: there will be no others.
