@@ -192,17 +192,32 @@ fn sized(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
 }
 
 /// Reads until the buffer is full or the file ends.
+///
+/// # Errors
+/// Also where the source gives no more bytes although it says that the file goes on there.
 fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
     let mut length = 0;
+    let mut ended = false;
     while length < buffer.len() {
-        match file.read_at(&mut buffer[length..], offset + length as u64) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-                return Err(ReadError::Source { offset: offset + length as u64, errno });
+        let at = offset + length as u64;
+        let failed = |errno: Errno| ReadError::Source { offset: at, errno: errno.raw_os_error() };
+        match file.read_at(&mut buffer[length..], at) {
+            Ok(0) => {
+                let size = rustix::fs::fstat(file).map_err(failed)?.st_size as u64;
+                if at >= size {
+                    break;
+                }
+                // It may have grown just now. Twice in a row is an answer that cannot be right.
+                if std::mem::replace(&mut ended, true) {
+                    return Err(failed(Errno::IO));
+                }
             }
+            Ok(read) => {
+                length += read;
+                ended = false;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
         }
     }
     Ok(length)
