@@ -2,6 +2,7 @@
 
 mod answer;
 pub mod api;
+mod aside;
 pub mod attr;
 mod bounce;
 pub mod control;

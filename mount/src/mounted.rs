@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use weightfs::control::MountStatus;
 use weightfs::store::Store;
 
+use crate::aside::REQUEST_THREADS;
 use crate::daemon::DaemonError;
 use crate::detached::Candidate;
 use crate::device::{self, MountFlagsWanted};
@@ -23,9 +24,6 @@ use crate::settings::{MountSpec, Settings};
 use crate::source::SourceRoot;
 use crate::tuning;
 use crate::watch::Watcher;
-
-/// Threads that take requests from one mount. None of them waits for storage on a read.
-const REQUEST_THREADS: usize = 8;
 
 /// How long a session that was unmounted may take to notice, in steps of ten milliseconds.
 const NOTICE: u32 = 20;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::extents::Begin;
+use super::generation::Look;
 use super::waiters::Waiter;
 use super::{Generation, Store, bypass};
 use crate::extent::{Plan, Window, plan};
@@ -56,7 +57,7 @@ impl Store {
         }
         if !generation.parsing.swap(true, Ordering::Relaxed) {
             let (store, generation) = (Arc::clone(self), Arc::clone(generation));
-            self.background.spawn(move |runs| {
+            self.background.spawn(generation.device(), move |runs| {
                 if !runs {
                     return;
                 }
@@ -173,8 +174,10 @@ impl Store {
         }
         // What its device is like is found out by reading, for which nobody who asks must wait.
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
-        self.background.spawn(move |runs| {
+        self.background.spawn(generation.device(), move |runs| {
             if runs {
+                // Here, and not where room is made for it: that is done for all devices. Why it failed is said there.
+                let _ = store.engine_of(&filled);
                 store.fill_claimed(&filled, &started, wish);
             } else {
                 started.iter().for_each(|run| store.give_up(&filled, run));
@@ -345,8 +348,15 @@ impl Store {
         match result {
             Ok(()) if generation.is_dead() => false,
             // Looked up after the bytes were read: content that was changed before that shows in the times.
-            Ok(()) if generation.matches_source() => true,
-            Ok(()) | Err(FillError::Truncated { .. }) => {
+            Ok(()) => match generation.look_now() {
+                Look::Same => true,
+                Look::Unknown => false,
+                Look::Other => {
+                    self.end(generation);
+                    false
+                }
+            },
+            Err(FillError::Truncated { .. }) => {
                 self.end(generation);
                 false
             }
@@ -376,7 +386,7 @@ impl Store {
     /// its device seeks: then the next larger one is tried.
     fn known_engine(&self, generation: &Generation) -> Option<Engine> {
         let engines = self.engines.lock();
-        let (engine, known) = engines.get(&generation.identity().device)?;
+        let (engine, known) = engines.get(&generation.device())?;
         (*known || generation.size < TELLING).then(|| engine.clone())
     }
 
@@ -385,12 +395,13 @@ impl Store {
         if let Some(engine) = self.known_engine(generation) {
             return Ok(engine);
         }
-        // One at a time, and the table is free meanwhile for those who must not wait.
-        let _starting = self.starting.lock();
+        // One at a time, and the tables are free meanwhile for those who must not wait.
+        let starting = Arc::clone(self.starting.lock().entry(generation.device()).or_default());
+        let _starting = starting.lock();
         if let Some(engine) = self.known_engine(generation) {
             return Ok(engine);
         }
-        let device = generation.identity().device;
+        let device = generation.device();
         let telling = generation.size >= TELLING;
         let storage = if telling { Storage::of(&generation.source) } else { Storage::Fast };
         if storage == Storage::Fast
@@ -409,7 +420,7 @@ impl Store {
 
     /// Bytes per second that the device of a generation has lately delivered.
     pub fn speed(&self, generation: &Generation) -> Option<u64> {
-        self.engines.lock().get(&generation.identity().device)?.0.counters().bytes_per_second
+        self.engines.lock().get(&generation.device())?.0.counters().bytes_per_second
     }
 }
 

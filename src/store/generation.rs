@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::extents::Extents;
 use super::memory::Course;
@@ -106,6 +107,11 @@ impl Generation {
     /// The name under which policies know this content.
     pub fn file_id(&self) -> FileId {
         self.file
+    }
+
+    /// The device that its source lies on.
+    pub(super) fn device(&self) -> u64 {
+        self.identity.lock().device
     }
 
     pub fn identity(&self) -> SourceIdentity {
@@ -228,26 +234,41 @@ impl Generation {
         !self.dead.swap(true, Ordering::AcqRel)
     }
 
-    /// Whether the source still has this content, looked up at most a few times a second. `now` in milliseconds.
-    pub(super) fn is_current(&self, now: u64) -> bool {
+    /// What is known of the source, looked up at most a few times a second. `now` in milliseconds.
+    pub(super) fn look(&self, now: u64) -> Look {
         if self.is_dead() {
-            return false;
+            return Look::Other;
         }
         if now.saturating_sub(self.verified.load(Ordering::Relaxed)) < TRUST_MILLISECONDS {
-            return true;
+            return Look::Same;
         }
-        let current = self.matches_source();
-        if current {
+        let look = self.look_now();
+        if look == Look::Same {
             self.verified.store(now, Ordering::Relaxed);
         }
-        current
+        look
     }
 
-    /// Whether the source has this content now.
-    pub(super) fn matches_source(&self) -> bool {
+    /// What the source has now.
+    pub(super) fn look_now(&self) -> Look {
         let identity = *self.identity.lock();
-        identity_of(self.source.file()).is_ok_and(|now| now == identity)
+        match identity_of(self.source.file()) {
+            Ok(now) if now == identity => Look::Same,
+            Ok(_) => Look::Other,
+            // What is gone for good says so; what does not answer may come back as it was.
+            Err(Errno::STALE | Errno::NOENT) => Look::Other,
+            Err(_) => Look::Unknown,
+        }
     }
+}
+
+/// Whether a source has the content of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Same,
+    Other,
+    /// It does not say: what is kept is given to nobody, and is good again when it says so.
+    Unknown,
 }
 
 /// A whole generation that a client has open in passthrough: nothing of it is evicted while this lives.

@@ -1,6 +1,6 @@
 //! The thread that keeps the arena within its marks. Reads leave evictions to it: none of them ever waits for one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -25,6 +25,9 @@ const RECLAIM_TRIES: u32 = 4;
 
 /// How often what was learned is written down.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// The lane of timers, which wait for no device.
+pub(super) const TIMERS: u64 = u64::MAX;
 
 enum Task {
     /// Evict these, then fill those.
@@ -120,7 +123,7 @@ fn run(store: &Weak<Store>, shared: &Shared) {
         };
         let Some(store) = store.upgrade() else { return };
         // Evictions do not wait for what these do.
-        due.into_iter().for_each(|then| store.background.spawn(|_| then()));
+        due.into_iter().for_each(|then| store.background.spawn(TIMERS, |_| then()));
         match task {
             Some(Task::MakeRoom { generation, victims, admit, class }) => {
                 store.make_room(&generation, &victims, admit, class);
@@ -284,22 +287,46 @@ impl Store {
                 self.mark_held(generation, false);
             }
         }
-        // What may wait for storage is done by others, one at a time.
-        if !self.sweeping.swap(true, Ordering::AcqRel) {
-            let store = Arc::clone(self);
-            self.background.spawn(move |runs| {
-                if runs {
-                    store.sweep(&all);
-                }
-                store.sweeping.store(false, Ordering::Release);
-            });
-        }
+        self.sweep_aside(all);
         // What somebody looked at when it ended.
         let ended: Vec<_> = self.ended.lock().clone();
         let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
         self.ended.lock().retain(|generation| !freed.contains(&generation.id));
         self.reclaim();
         self.look_at_hints();
+    }
+
+    /// What may wait for storage is done by others, one at a time for each device.
+    fn sweep_aside(self: &Arc<Self>, generations: Vec<Arc<Generation>>) {
+        let mut by_device: HashMap<u64, Vec<Arc<Generation>>> = HashMap::new();
+        for generation in generations {
+            by_device.entry(generation.device()).or_default().push(generation);
+        }
+        for (device, mut generations) in by_device {
+            let begins = self.sweeping.lock().insert(device);
+            if !begins {
+                // Those of them that end here close their sources, which may wait as well.
+                generations.retain(|generation| Arc::strong_count(generation) == 1);
+                if generations.is_empty() {
+                    continue;
+                }
+            }
+            let store = Arc::clone(self);
+            self.background.spawn(device, move |runs| {
+                if runs && begins {
+                    store.sweep(&generations);
+                }
+                drop(generations);
+                if begins {
+                    store.sweeping.lock().remove(&device);
+                }
+            });
+        }
+        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
+            self.saved.store(self.milliseconds(), Ordering::Relaxed);
+            let store = Arc::clone(self);
+            self.background.spawn(TIMERS, move |_| store.memory.save());
+        }
     }
 
     /// Evicts down to the low mark once the high one is reached.
@@ -323,17 +350,12 @@ impl Store {
         }
     }
 
-    /// Drops what nobody can open again, because its last name was taken away behind the mount, and writes down what was
-    /// learned.
+    /// Drops what nobody can open again, because its last name was taken away behind the mount.
     fn sweep(self: &Arc<Self>, generations: &[Arc<Generation>]) {
         for generation in generations {
             if generation.handles.load(Ordering::Acquire) == 0 && generation.is_unlinked() {
                 self.end(generation);
             }
-        }
-        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
-            self.saved.store(self.milliseconds(), Ordering::Relaxed);
-            self.memory.save();
         }
     }
 

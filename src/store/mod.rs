@@ -29,9 +29,9 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -97,8 +97,8 @@ pub struct Store {
     arena: Arena,
     /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
     engines: Mutex<HashMap<u64, (Engine, bool)>>,
-    /// Held while an engine is started.
-    starting: Mutex<()>,
+    /// By device: held while its engine is started, for which is read from it.
+    starting: Mutex<HashMap<u64, Arc<Mutex<()>>>>,
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
     background: Background,
@@ -119,8 +119,8 @@ pub struct Store {
     counters: Counters,
     /// Milliseconds, when what was learned was written down last.
     saved: AtomicU64,
-    /// Somebody is at [`Store::sweep`].
-    sweeping: AtomicBool,
+    /// The devices at which somebody is at [`Store::sweep`].
+    sweeping: Mutex<HashSet<u64>>,
     started: Instant,
     listener: OnceLock<Listener>,
     witness: OnceLock<Witness>,
@@ -141,7 +141,7 @@ impl Store {
             engine_choice,
             engines: Mutex::default(),
             starting: Mutex::default(),
-            background: Background::start("source", 4).map_err(StoreError::Thread)?,
+            background: Background::start("source").map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Traced::new(PolicyKind::Auto)),
             hints: Hints::default(),
@@ -159,7 +159,7 @@ impl Store {
             occupied: Arc::default(),
             counters: Counters::default(),
             saved: AtomicU64::new(0),
-            sweeping: AtomicBool::new(false),
+            sweeping: Mutex::default(),
             started: Instant::now(),
             listener: OnceLock::new(),
             witness: OnceLock::new(),

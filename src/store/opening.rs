@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::SystemTime;
 
+use super::generation::Look;
 use super::memory::Course;
 use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
@@ -143,6 +144,18 @@ impl Store {
             return;
         }
         residency.register(generation.file_id(), generation.size, cost);
+    }
+
+    /// Whether the source still has the content of a generation. One that is over is taken out of use.
+    pub(super) fn is_current(self: &Arc<Self>, generation: &Arc<Generation>) -> bool {
+        match generation.look(self.milliseconds()) {
+            Look::Same => true,
+            Look::Unknown => false,
+            Look::Other => {
+                self.end(generation);
+                false
+            }
+        }
     }
 
     /// Takes a generation that is no longer current out of use. What of it nobody looks at is freed.

@@ -36,9 +36,8 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let generation = &opened.generation;
-        if !generation.is_current(self.milliseconds()) {
-            self.end(generation);
-            return self.read_source(&generation.source, range, reply);
+        if !self.is_current(generation) {
+            return self.read_source(&generation.source, generation.device(), range, reply);
         }
         let range = range.start.min(generation.size)..range.end.min(generation.size);
         if range.is_empty() {
@@ -63,14 +62,14 @@ impl Store {
         }
         let Some(kind) = kind else {
             // Only names and shapes so far: a thousand files are looked at like this without loading one.
-            return self.read_source(&generation.source, range, reply);
+            return self.read_source(&generation.source, generation.device(), range, reply);
         };
         opened.reconsider();
         self.read_missing(opened, range, kind, reply);
     }
 
-    /// Answers with the source's bytes as they are now. Nothing is kept.
-    pub fn read_source<R>(self: &Arc<Self>, source: &Arc<SourceFile>, range: Range<u64>, reply: R)
+    /// Answers with the source's bytes as they are now. Nothing is kept. `device` is what the source lies on.
+    pub fn read_source<R>(self: &Arc<Self>, source: &Arc<SourceFile>, device: u64, range: Range<u64>, reply: R)
     where
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
@@ -87,7 +86,7 @@ impl Store {
             return reply(Ok(&bytes));
         }
         let (store, source) = (Arc::clone(self), Arc::clone(source));
-        self.background.spawn(move |runs| match runs {
+        self.background.spawn(device, move |runs| match runs {
             true => store.read_source_here(&source, range, reply),
             false => reply(Err(ReadError::Stopped)),
         });
@@ -132,7 +131,7 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let Some(pieces) = self.pieces(generation, &range) else {
-            return self.read_source(&generation.source, range, reply);
+            return self.read_source(&generation.source, generation.device(), range, reply);
         };
         let length = range.end - range.start;
         let from_arena = pieces.iter().all(|piece| matches!(piece, Piece::Arena(_)));
@@ -193,17 +192,32 @@ fn sized(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
 }
 
 /// Reads until the buffer is full or the file ends.
+///
+/// # Errors
+/// Also where the source gives no more bytes although it says that the file goes on there.
 fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
     let mut length = 0;
+    let mut ended = false;
     while length < buffer.len() {
-        match file.read_at(&mut buffer[length..], offset + length as u64) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-                return Err(ReadError::Source { offset: offset + length as u64, errno });
+        let at = offset + length as u64;
+        let failed = |errno: Errno| ReadError::Source { offset: at, errno: errno.raw_os_error() };
+        match file.read_at(&mut buffer[length..], at) {
+            Ok(0) => {
+                let size = rustix::fs::fstat(file).map_err(failed)?.st_size as u64;
+                if at >= size {
+                    break;
+                }
+                // It may have grown just now. Twice in a row is an answer that cannot be right.
+                if std::mem::replace(&mut ended, true) {
+                    return Err(failed(Errno::IO));
+                }
             }
+            Ok(read) => {
+                length += read;
+                ended = false;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
         }
     }
     Ok(length)

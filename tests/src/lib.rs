@@ -8,6 +8,7 @@ pub mod actor;
 pub mod cgroup;
 pub mod compare;
 pub mod data;
+pub mod faulty;
 pub mod load;
 pub mod locks;
 pub mod maps;
@@ -20,5 +21,6 @@ pub mod system;
 
 pub use actor::Actor;
 pub use compare::Pair;
+pub use faulty::Faulty;
 pub use mount::Mount;
 pub use status::Status;

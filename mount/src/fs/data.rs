@@ -34,12 +34,12 @@ impl Fs {
                 }
                 match opened.get() {
                     Some(opened) => self.store.read(opened, range, access, reply),
-                    None => self.store.read_source(&file.source, range, reply),
+                    None => self.store.read_source(&file.source, file.node.key.device, range, reply),
                 }
             }
             // Reads of passthrough files do not come here, unless the kernel has its reasons.
             Content::Passthrough { held, .. } => reply(Ok(held.bytes(range))),
-            Content::Source => self.store.read_source(&file.source, range, reply),
+            Content::Source => self.store.read_source(&file.source, file.node.key.device, range, reply),
         }
     }
 

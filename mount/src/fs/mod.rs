@@ -12,15 +12,16 @@ mod open;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
 use rustix::io::Errno;
 use weightfs::ids::Timestamp;
-use weightfs::store::{Background, Generation, Store};
+use weightfs::store::{Generation, Store};
 
+use crate::aside::Aside;
 use crate::attr::{SourceKey, Ttl, identity};
 use crate::bounce::Bounced;
 use crate::error::FsError;
@@ -39,8 +40,6 @@ pub use open::{OpenMode, OpenReply};
 
 /// How long the kernel believes a name or attributes that nobody watches.
 const UNWATCHED: Duration = Duration::from_millis(900);
-/// Threads for what writes.
-const WRITERS: usize = 4;
 /// And where the watcher would tell it of a change.
 const WATCHED: Duration = Duration::from_secs(3600);
 
@@ -71,8 +70,7 @@ pub struct Fs {
     options: FsOptions,
     follow: Option<Follow>,
     watcher: Option<Watcher>,
-    /// For what writes: it may wait for the source, which the threads that take requests never do.
-    writers: Background,
+    aside: Aside,
     /// The kernel lets us open arena files in passthrough.
     passthrough: AtomicBool,
     started: Instant,
@@ -100,7 +98,7 @@ impl Fs {
         watcher: Option<Watcher>,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            writers: Background::start("write", WRITERS)?,
+            aside: Aside::start()?,
             nodes: Nodes::new(Arc::clone(&root)),
             root,
             residents: Residents::default(),
@@ -134,10 +132,20 @@ impl Fs {
         rustix::fs::fstat(&*self.root).map_or(0, |stat| stat.st_uid)
     }
 
-    /// Runs something that may wait for the source on a thread that may.
-    pub fn may_wait(&self, operation: impl FnOnce() + Send + 'static) {
-        // What is asked for at the very end is done by whoever asks.
-        self.writers.spawn(|_| operation());
+    /// Runs an operation on `node` that may wait for the source: here if that keeps nobody from being heard, else on
+    /// another thread.
+    pub fn run(self: &Arc<Self>, node: u64, operation: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        match self.aside.inline() {
+            Some(_inline) => operation(self),
+            None => self.run_aside(node, operation),
+        }
+    }
+
+    /// As [`Fs::run`], for what is likely to wait.
+    pub fn run_aside(self: &Arc<Self>, node: u64, operation: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let device = self.node(node).map_or(self.root.key().device, |node| node.key.device);
+        let fs = Arc::clone(self);
+        self.aside.run(device, move || operation(&fs));
     }
 
     /// The kernel agreed to passthrough, or it turned out that it does not work.

@@ -58,11 +58,14 @@ impl Fs {
                 let waiting = Mutex::new(Some((reply, opened)));
                 let then = Arc::new(move || {
                     // Called when the file is complete or when it has taken too long, whichever is first. Until then
-                    // its content is kept in the store as that of an open file.
+                    // its content is kept in the store as that of an open file. It is opened from its source once more,
+                    // for which neither the threads of timers nor those of fills must wait.
                     let waiting = waiting.lock().take();
                     if let Some((reply, opened)) = waiting {
-                        reply(fs.finish_open(id, flags, &caller));
-                        drop(opened);
+                        fs.run_aside(id, move |fs| {
+                            reply(fs.finish_open(id, flags, &caller));
+                            drop(opened);
+                        });
                     }
                 });
                 let late = Arc::clone(&then);

@@ -52,7 +52,9 @@ fn content_that_has_not_settled_is_served_and_not_kept() {
     let source = model.source();
     assert!(store.open(&source).is_none());
     let (send, answer) = channel();
-    store.read_source(&source, 7..MIB, move |result| send.send(result.map(<[u8]>::to_vec)).unwrap());
+    store.read_source(&source, 0, 7..MIB, move |result: Result<&[u8], _>| {
+        send.send(result.map(<[u8]>::to_vec)).unwrap()
+    });
     model.check(&(7..MIB), &Pending(answer).wait().unwrap());
     is_empty(&store);
     store.stop();
