@@ -173,6 +173,14 @@ impl ControlClient {
         }
     }
 
+    /// Returns when `program`, an absolute path, is about to take over.
+    pub fn upgrade(&self, program: &Path) -> Result<(), ClientError> {
+        match self.ask(&Request::Upgrade { program: program.to_owned() }, UNMOUNT_TIME)? {
+            Reply::Done => Ok(()),
+            _ => Err(self.not_understood("no word on whether it is done")),
+        }
+    }
+
     /// Removes the socket of a dead daemon, which only its owner can.
     fn remove_socket(&self) {
         let me = rustix::process::geteuid().as_raw();
@@ -203,7 +211,8 @@ impl ControlClient {
                 | Request::Unpin { path }
                 | Request::Prefetch { path, .. }
                 | Request::Evict { path }
-                | Request::StartTrace { file: path },
+                | Request::StartTrace { file: path }
+                | Request::Upgrade { program: path },
             ) => return Err(ClientError::Unsendable(path.clone())),
             (_, Request::Status | Request::StopTrace) => unreachable!("a request without arguments is short text"),
         };

@@ -1,6 +1,5 @@
 //! The adapter: FUSE requests to operations of [`Fs`], and their results back. It decides nothing.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -9,7 +8,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
     InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
@@ -18,9 +17,11 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
+use crate::backing::Backings;
 use crate::answer::{GENERATION, errno, reply_attr, reply_empty, reply_entry, reply_xattr};
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode, OpenReply};
 use crate::translate::{attr, kind, timespec};
+use crate::worker::session::RESENT;
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
 const LARGEST_REQUEST: u32 = 4 << 20;
@@ -32,24 +33,23 @@ pub struct Offered {
     pub shared_maps_of_direct_files: bool,
 }
 
-/// The kernel's reference to the arena file behind each resident number, and how many handles use it.
-type Backing = HashMap<u64, (Arc<BackingId>, u32)>;
-
 pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
-    backing: Arc<Mutex<Backing>>,
+    backings: Arc<Backings>,
 }
 
 impl Adapter {
     /// `offered` is set once the kernel has introduced itself.
-    pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>) -> Self {
-        Self { fs, offered, backing: Arc::default() }
+    pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>, backings: Arc<Backings>) -> Self {
+        Self { fs, offered, backings }
     }
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
+    let unique = request.unique().0;
+    let (unique, resent) = (unique & !RESENT, unique & RESENT != 0);
+    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid(), unique, resent }
 }
 
 impl Filesystem for Adapter {
@@ -140,12 +140,12 @@ impl Filesystem for Adapter {
         reply_entry(reply, self.fs.mkdir(parent.0, name, NewMode { mode, mask }, &caller(request)));
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.unlink(parent.0, name));
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.fs.unlink(parent.0, name, &caller(request)));
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.rmdir(parent.0, name));
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.fs.rmdir(parent.0, name, &caller(request)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -154,7 +154,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -163,27 +163,25 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        reply_empty(reply, self.fs.rename(parent.0, name, new_parent.0, new_name, flags));
+        reply_empty(reply, self.fs.rename(parent.0, name, new_parent.0, new_name, flags, &caller(request)));
     }
 
-    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.link(node.0, parent.0, name));
+    fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        reply_entry(reply, self.fs.link(node.0, parent.0, name, &caller(request)));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, backing) = (Arc::clone(&self.fs), Arc::clone(&self.backing));
+        let (fs, backings) = (Arc::clone(&self.fs), Arc::clone(&self.backings));
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
-        let flags = OFlags::from_bits_retain(flags.0 as u32);
+        let (flags, unique) = (OFlags::from_bits_retain(flags.0 as u32), request.unique().0);
         self.fs.open(node.0, flags, &caller(request), move |result| match result {
             Ok(OpenReply { handle, mode: OpenMode::Passthrough { resident, generation } }) => {
-                let mut backing = backing.lock();
-                let known = backing.get(&resident).map(|(id, _)| Ok(Arc::clone(id)));
                 let arena = generation.arena().expect("a held generation has an arena file");
-                match known.unwrap_or_else(|| reply.open_backing(arena.as_file()).map(Arc::new)) {
-                    Ok(id) => {
-                        backing.entry(resident).or_insert_with(|| (Arc::clone(&id), 0)).1 += 1;
-                        drop(backing);
-                        reply.opened_passthrough(FileHandle(handle), FopenFlags::empty(), &id);
+                match backings.of(resident, handle, arena.as_file()) {
+                    Ok(backing) => {
+                        backings.answer(unique, handle, backing);
+                        // It was answered. Dropped, it would be answered again, with an error.
+                        std::mem::forget(reply);
                     }
                     Err(error) => {
                         // The bytes are in RAM all the same: the daemon hands them out.
@@ -245,7 +243,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -256,8 +254,8 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
-        self.fs.may_wait(move || match fs.write(handle.0, offset, &data, privileged) {
+        let (fs, data, resent) = (Arc::clone(&self.fs), data.to_vec(), caller(request).resent);
+        self.fs.may_wait(move || match fs.write(handle.0, offset, &data, privileged, resent) {
             Ok(written) => reply.written(written),
             Err(error) => reply.error(errno(&error)),
         });
@@ -279,13 +277,7 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         if let Some(resident) = self.fs.release(handle.0) {
-            let mut backing = self.backing.lock();
-            if let Some((_, handles)) = backing.get_mut(&resident) {
-                *handles -= 1;
-                if *handles == 0 {
-                    backing.remove(&resident);
-                }
-            }
+            self.backings.release(resident, handle.0);
         }
         reply.ok();
     }
@@ -295,8 +287,8 @@ impl Filesystem for Adapter {
         self.fs.may_wait(move || reply_empty(reply, fs.fsync(handle.0, data_only)));
     }
 
-    fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.fs.opendir(node.0) {
+    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        match self.fs.opendir(node.0, &caller(request)) {
             Ok((handle, keep)) => {
                 let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
                 reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });

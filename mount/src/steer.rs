@@ -40,7 +40,7 @@ impl Steering {
             Request::Evict { path } => self.evict(path).map(Reply::Outcome),
             Request::StartTrace { file } => self.start_trace(file),
             Request::StopTrace => self.store.stop_trace().map(Reply::Trace).map_err(trace_failed),
-            Request::Status | Request::Unmount { .. } => {
+            Request::Status | Request::Unmount { .. } | Request::Upgrade { .. } => {
                 Err(ControlError::Failed("the request has come to the wrong place".to_owned()))
             }
         }

@@ -64,6 +64,10 @@ pub enum Request {
         file: PathBuf,
     },
     StopTrace,
+    /// Let `program`, an absolute path, serve the mounts from here on.
+    Upgrade {
+        program: PathBuf,
+    },
 }
 
 impl Request {
