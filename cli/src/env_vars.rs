@@ -1,7 +1,7 @@
 //! Every environment variable that the program reads.
 
 /// The variables that set options of `weightfs mount`, and the option that each sets.
-pub const MOUNT_OPTIONS: [(&str, &str); 15] = [
+pub const MOUNT_OPTIONS: [(&str, &str); 16] = [
     ("WEIGHTFS_CONFIG", "config"),
     ("WEIGHTFS_ALSO", "also"),
     ("WEIGHTFS_RAM", "ram"),
@@ -14,6 +14,7 @@ pub const MOUNT_OPTIONS: [(&str, &str); 15] = [
     ("WEIGHTFS_IO", "io"),
     ("WEIGHTFS_NO_PASSTHROUGH", "no-passthrough"),
     ("WEIGHTFS_OPEN_WAIT", "open-wait"),
+    ("WEIGHTFS_REPLACE", "replace"),
     ("WEIGHTFS_LOG", "log"),
     ("WEIGHTFS_LOG_FILE", "log-file"),
     ("WEIGHTFS_FOREGROUND", "foreground"),

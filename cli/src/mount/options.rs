@@ -83,6 +83,11 @@ pub struct Options {
     #[serde(deserialize_with = "from_file")]
     pub open_wait: Option<Wait>,
 
+    /// Where a daemon that died has left a dead mount, remove that first. A mount that lives is left alone.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    pub replace: Option<bool>,
+
     /// How much to log: error, warn, info, debug or trace. [default: info]
     #[arg(long, value_name = "LEVEL")]
     #[serde(deserialize_with = "from_file")]
@@ -120,6 +125,7 @@ impl Options {
             io: self.io.or(lower.io),
             no_passthrough: self.no_passthrough.or(lower.no_passthrough),
             open_wait: self.open_wait.or(lower.open_wait),
+            replace: self.replace.or(lower.replace),
             log: self.log.or(lower.log),
             log_file: self.log_file.or(lower.log_file),
         }
@@ -145,6 +151,7 @@ impl Options {
         add("io", self.io.map(|value| value.to_string().into()));
         add("no-passthrough", self.no_passthrough.map(|value| value.to_string().into()));
         add("open-wait", self.open_wait.map(|value| value.to_string().into()));
+        add("replace", self.replace.map(|value| value.to_string().into()));
         add("log", self.log.map(|value| value.to_string().into()));
         add("log-file", self.log_file.clone().map(PathBuf::into_os_string));
         for folder in &self.also {
