@@ -13,6 +13,7 @@ mod status;
 mod steer;
 mod trace;
 mod unmount;
+mod upgrade;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -23,11 +24,13 @@ use exit::{EXIT_CODES_HELP, Exit, Failure};
 use explain::ExplainArgs;
 use mount::MountArgs;
 use mount::helper;
+use mount::serve::WorkerArgs;
 use simulate::SimulateArgs;
 use status::StatusArgs;
 use steer::{PathsArgs, PinArgs, PrefetchArgs};
 use trace::TraceArgs;
 use unmount::UnmountArgs;
+use upgrade::UpgradeArgs;
 
 /// Mounts a folder of model weights and keeps the weights that matter in pinned RAM.
 #[derive(Debug, Parser)]
@@ -60,6 +63,11 @@ enum Command {
     Trace(TraceArgs),
     /// Replay a trace under other policies and budgets
     Simulate(SimulateArgs),
+    /// Let another program serve the running mounts, without ending them
+    Upgrade(UpgradeArgs),
+    /// How a mount is served: the supervisor starts it
+    #[command(hide = true)]
+    Worker(WorkerArgs),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +86,8 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Worker(arguments) => mount::serve::as_worker(&arguments),
     };
     finish(done).into()
 }

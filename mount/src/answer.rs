@@ -1,21 +1,16 @@
 //! Results of operations into FUSE replies.
 
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use fuser::{
-    BackingId, Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty,
-    ReplyEntry, ReplyOpen, ReplyXattr,
+    Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyXattr,
 };
-use parking_lot::Mutex;
 
+use crate::backing::Backings;
 use crate::error::FsError;
 use crate::fs::{DirectoryEntry, Fs, OpenMode, OpenReply};
 use crate::translate::attr;
-
-/// The kernel's reference to the arena file behind each resident number, and how many handles use it.
-pub type Backing = HashMap<u64, (Arc<BackingId>, u32)>;
 
 /// The source's own generation numbers are not needed: a node number is not given to another file while the kernel
 /// knows it.
@@ -59,24 +54,23 @@ pub fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, FsError
     }
 }
 
-/// `direct_maps`: files that are answered by the daemon alone can be mapped shared.
+/// `unique` is the number of the request that `reply` answers. `direct_maps`: files that are answered by the daemon alone can be mapped shared.
 pub fn reply_open(
     reply: ReplyOpen,
+    unique: u64,
     result: Result<OpenReply, FsError>,
     fs: &Fs,
-    backing: &Mutex<Backing>,
+    backings: &Backings,
     direct_maps: bool,
 ) {
     match result {
         Ok(OpenReply { handle, mode: OpenMode::Passthrough { resident, generation } }) => {
-            let mut backing = backing.lock();
-            let known = backing.get(&resident).map(|(id, _)| Ok(Arc::clone(id)));
             let arena = generation.arena().expect("a held generation has an arena file");
-            match known.unwrap_or_else(|| reply.open_backing(arena.as_file()).map(Arc::new)) {
-                Ok(id) => {
-                    backing.entry(resident).or_insert_with(|| (Arc::clone(&id), 0)).1 += 1;
-                    drop(backing);
-                    reply.opened_passthrough(FileHandle(handle), FopenFlags::empty(), &id);
+            match backings.of(resident, handle, arena.as_file()) {
+                Ok(backing) => {
+                    backings.answer(unique, handle, backing);
+                    // It was answered. Dropped, it would be answered again, with an error.
+                    std::mem::forget(reply);
                 }
                 Err(error) => {
                     // The bytes are in RAM all the same: the daemon hands them out.

@@ -4,7 +4,8 @@
 //! thread of the lane of its device. A source that does not answer so holds up who asks it, while two threads are always
 //! left that wait for nothing.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use weightfs::store::Background;
 
@@ -17,13 +18,15 @@ const INLINE: usize = REQUEST_THREADS - 2;
 pub struct Aside {
     busy: AtomicUsize,
     background: Background,
+    finishing: Arc<AtomicBool>,
 }
 
 impl Aside {
     /// # Errors
     /// Where no thread can be started.
     pub fn start() -> std::io::Result<Self> {
-        Ok(Self { busy: AtomicUsize::new(0), background: Background::start("aside")? })
+        let background = Background::start("aside")?;
+        Ok(Self { busy: AtomicUsize::new(0), background, finishing: Arc::default() })
     }
 
     /// Takes one of the places on the threads that take requests, for as long as the result lives. None where all are
@@ -33,11 +36,19 @@ impl Aside {
         (self.busy.fetch_add(1, Ordering::AcqRel) < INLINE).then_some(inline)
     }
 
+    /// Before another process goes on: returns when what was given to other threads is done, or takes too long. What
+    /// comes later is done by whoever asks, so that no client sees an error.
+    pub fn finish(&self) {
+        self.finishing.store(true, Ordering::Release);
+        self.background.stop();
+    }
+
     /// Runs `operation` on a thread of the lane `device`. At the very end, when there are none any more, it is dropped,
     /// and its reply with it, which is an error to the client.
     pub fn run(&self, device: u64, operation: impl FnOnce() + Send + 'static) {
-        self.background.spawn(device, |runs| {
-            if runs {
+        let finishing = Arc::clone(&self.finishing);
+        self.background.spawn(device, move |runs| {
+            if runs || finishing.load(Ordering::Acquire) {
                 operation();
             }
         });

@@ -18,10 +18,12 @@ use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
 use crate::answer::{
-    Backing, GENERATION, add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr,
+    GENERATION, add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr,
 };
+use crate::backing::Backings;
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode};
 use crate::translate::{attr, kind, timespec};
+use crate::worker::session::RESENT;
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
 const LARGEST_REQUEST: u32 = 4 << 20;
@@ -36,18 +38,20 @@ pub struct Offered {
 pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
-    backing: Arc<Mutex<Backing>>,
+    backings: Arc<Backings>,
 }
 
 impl Adapter {
     /// `offered` is set once the kernel has introduced itself.
-    pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>) -> Self {
-        Self { fs, offered, backing: Arc::default() }
+    pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>, backings: Arc<Backings>) -> Self {
+        Self { fs, offered, backings }
     }
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
+    let unique = request.unique().0;
+    let (unique, resent) = (unique & !RESENT, unique & RESENT != 0);
+    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid(), unique, resent }
 }
 
 impl Filesystem for Adapter {
@@ -142,14 +146,14 @@ impl Filesystem for Adapter {
         self.fs.run(parent.0, move |fs| reply_entry(reply, fs.mkdir(parent.0, &name, mode, &caller)));
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.to_owned();
-        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.unlink(parent.0, &name)));
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.unlink(parent.0, &name, &caller)));
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.to_owned();
-        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.rmdir(parent.0, &name)));
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.rmdir(parent.0, &name, &caller)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
@@ -159,7 +163,7 @@ impl Filesystem for Adapter {
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -168,25 +172,25 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        let (name, new_name) = (name.to_owned(), new_name.to_owned());
+        let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
-            reply_empty(reply, fs.rename(parent.0, &name, new_parent.0, &new_name, flags));
+            reply_empty(reply, fs.rename(parent.0, &name, new_parent.0, &new_name, flags, &caller));
         });
     }
 
-    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let name = name.to_owned();
-        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.link(node.0, parent.0, &name)));
+    fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.link(node.0, parent.0, &name, &caller)));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (backing, caller) = (Arc::clone(&self.backing), caller(request));
+        let (backings, caller, unique) = (Arc::clone(&self.backings), caller(request), request.unique().0);
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
         let flags = OFlags::from_bits_retain(flags.0 as u32);
         self.fs.run(node.0, move |fs| {
             let answering = Arc::clone(fs);
             fs.open(node.0, flags, &caller, move |result| {
-                reply_open(reply, result, &answering, &backing, direct_maps);
+                reply_open(reply, unique, result, &answering, &backings, direct_maps);
             });
         });
     }
@@ -238,7 +242,7 @@ impl Filesystem for Adapter {
 
     fn write(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -249,8 +253,8 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let data = data.to_vec();
-        self.fs.run_aside(node.0, move |fs| match fs.write(handle.0, offset, &data, privileged) {
+        let (data, resent) = (data.to_vec(), caller(request).resent);
+        self.fs.run_aside(node.0, move |fs| match fs.write(handle.0, offset, &data, privileged, resent) {
             Ok(written) => reply.written(written),
             Err(error) => reply.error(errno(&error)),
         });
@@ -272,16 +276,10 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         // Closing a file may wait too.
-        let backing = Arc::clone(&self.backing);
+        let backings = Arc::clone(&self.backings);
         self.fs.run(node.0, move |fs| {
             if let Some(resident) = fs.release(handle.0) {
-                let mut backing = backing.lock();
-                if let Some((_, handles)) = backing.get_mut(&resident) {
-                    *handles -= 1;
-                    if *handles == 0 {
-                        backing.remove(&resident);
-                    }
-                }
+                backings.release(resident, handle.0);
             }
             reply.ok();
         });
@@ -291,8 +289,9 @@ impl Filesystem for Adapter {
         self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fsync(handle.0, data_only)));
     }
 
-    fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        self.fs.run(node.0, move |fs| match fs.opendir(node.0) {
+    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| match fs.opendir(node.0, &caller) {
             Ok((handle, keep)) => {
                 let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
                 reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });

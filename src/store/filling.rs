@@ -9,6 +9,7 @@ use super::generation::Look;
 use super::waiters::Waiter;
 use super::{Generation, Store, bypass};
 use crate::extent::{Plan, Window, plan};
+use crate::failpoint;
 use crate::fill::{Class, Engine, EngineError, FillError, Job, JobId, Storage};
 use crate::format::{self, Bytes, TensorMap};
 use crate::ids::ExtentIndex;
@@ -261,6 +262,7 @@ impl Store {
                 done: Box::new(move |result| store.landed(&filled, done_run, result)),
             });
             make_findable(generation, &run, job, &engine, class);
+            failpoint::pass("fill.submitted");
         }
     }
 
@@ -322,6 +324,9 @@ impl Store {
         for extent in extents.clone() {
             arena.lock(extent);
         }
+        failpoint::pass("fill.landed");
+        generation.note_filled(extents.clone());
+        failpoint::pass("fill.noted");
         for extent in extents.clone() {
             generation.extents.filled(extent);
         }

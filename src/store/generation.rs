@@ -17,6 +17,7 @@ use crate::arena::ArenaFile;
 use crate::fill::{Cancel, Engine, JobId, SourceFile};
 use crate::format::TensorMap;
 use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
+use crate::journal::{Legacy, Parked, Record};
 use crate::units::{extent_bytes, extent_count};
 
 /// How long a generation is believed to be the source's content without another look.
@@ -60,6 +61,7 @@ pub struct Generation {
     pub(super) passthrough: Mutex<u32>,
     /// What the policy was last told of whether clients hold it.
     pub(super) marked_held: AtomicBool,
+    legacy: Arc<Legacy>,
 }
 
 impl std::fmt::Debug for Generation {
@@ -76,6 +78,7 @@ impl Generation {
         identity: SourceIdentity,
         occupied: Arc<AtomicU64>,
         now: u64,
+        legacy: Arc<Legacy>,
     ) -> Self {
         Self {
             id,
@@ -101,6 +104,7 @@ impl Generation {
             handles: AtomicU32::new(0),
             passthrough: Mutex::new(0),
             marked_held: AtomicBool::new(false),
+            legacy,
         }
     }
 
@@ -121,6 +125,7 @@ impl Generation {
     /// The same content under a new identity: something that leaves the bytes alone has moved the times.
     pub(super) fn rebind(&self, identity: SourceIdentity) {
         *self.identity.lock() = identity;
+        self.legacy.note(&Record::Rebound { id: self.id, identity });
     }
 
     /// Whether every byte is in the arena.
@@ -171,10 +176,36 @@ impl Generation {
             let _making = self.passthrough.lock();
             if self.arena.get().is_none() {
                 let made = make()?;
+                self.leave_behind(&made);
                 return Ok(self.arena.get_or_init(|| made));
             }
         }
         Ok(self.arena.get().expect("made by somebody else just now"))
+    }
+
+    /// From here on the next worker finds it.
+    fn leave_behind(&self, arena: &ArenaFile) {
+        let parked = self
+            .legacy
+            .park(Parked::ArenaFile(self.id), arena.as_file().as_fd())
+            .and_then(|()| self.legacy.park(Parked::Source(self.id), self.source.file().as_fd()));
+        match parked {
+            Ok(()) => {
+                self.legacy.note(&Record::Generation { id: self.id, file: self.file, identity: self.identity() });
+            }
+            Err(error) => tracing::warn!(%error, generation = %self.id, "it would not survive this process"),
+        }
+    }
+
+    /// Takes over what an earlier process has filled.
+    pub(super) fn adopt(&self, arena: ArenaFile, present: &[Range<ExtentIndex>]) {
+        for extent in present.iter().cloned().flatten() {
+            self.extents.begin_fill(extent);
+            self.extents.filled(extent);
+            arena.lock(extent);
+        }
+        self.occupied.fetch_add(u64::from(self.extents.present()), Ordering::AcqRel);
+        let _ = self.arena.set(arena);
     }
 
     pub(super) fn remember_job(&self, extents: Range<ExtentIndex>, job: JobId, engine: &Engine) {
@@ -231,7 +262,21 @@ impl Generation {
 
     /// True for the one that ended it.
     pub(super) fn kill(&self) -> bool {
-        !self.dead.swap(true, Ordering::AcqRel)
+        let was_alive = !self.dead.swap(true, Ordering::AcqRel);
+        if was_alive && self.arena.get().is_some() {
+            self.legacy.note(&Record::Ended { id: self.id });
+        }
+        was_alive
+    }
+
+    /// These extents are complete, and no longer so: the next worker must not hear the one too early or the other too
+    /// late.
+    pub(super) fn note_filled(&self, extents: Range<ExtentIndex>) {
+        self.legacy.note(&Record::Filled { id: self.id, extents });
+    }
+
+    pub(super) fn note_evicted(&self, extents: Range<ExtentIndex>) {
+        self.legacy.note(&Record::Evicted { id: self.id, extents });
     }
 
     /// What is known of the source, looked up at most a few times a second. `now` in milliseconds.
@@ -288,6 +333,10 @@ impl Held {
         Some(Self { generation: Arc::clone(generation) })
     }
 
+    pub fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
     /// The bytes of `range`, fewer at the end of the file.
     pub fn bytes(&self, range: Range<u64>) -> &[u8] {
         let size = self.generation.size;
@@ -304,6 +353,11 @@ impl Drop for Held {
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        if self.arena.get().is_some() {
+            self.legacy.note(&Record::GenerationGone { id: self.id });
+            self.legacy.unpark(Parked::ArenaFile(self.id));
+            self.legacy.unpark(Parked::Source(self.id));
+        }
         // Nothing is being filled or evicted: whoever does that holds the generation.
         self.occupied.fetch_sub(u64::from(self.extents.present()), Ordering::AcqRel);
     }

@@ -11,6 +11,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::waiters::Then;
 use super::{Generation, Store, StoreEvent};
+use crate::failpoint;
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
 use crate::pressure::BudgetReason;
@@ -217,8 +218,11 @@ impl Store {
                 push(if generation.extents.is_present(extent) { &mut kept } else { &mut gone }, extent);
                 continue;
             }
+            generation.note_evicted(extent..extent + 1);
+            failpoint::pass("evict.noted");
             if let Err(error) = arena.punch(&(extent..extent + 1)) {
                 tracing::error!(%error, generation = %generation.id, "cannot free pages of the arena");
+                generation.note_filled(extent..extent + 1);
                 generation.extents.kept(extent);
                 push(&mut kept, extent);
                 continue;
@@ -226,6 +230,7 @@ impl Store {
             if !generation.is_dead() {
                 self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
             }
+            failpoint::pass("evict.punched");
             push(&mut freed, extent);
         }
         {
@@ -254,14 +259,13 @@ impl Store {
         }
     }
 
-    /// Forgets an ended generation: its name goes, and every extent that nobody looks at. The rest follows when the
+    /// Forgets an ended generation: every extent goes that nobody looks at. The rest follows when the
     /// clients that have it open or mapped let go.
     fn discard(self: &Arc<Self>, generation: &Arc<Generation>) {
         self.residency.lock().forget(generation.file_id());
         if generation.arena().is_none() {
             return;
         }
-        self.arena.unlink(generation.id);
         if !self.is_freed(generation) {
             self.ended.lock().push(Arc::clone(generation));
         }

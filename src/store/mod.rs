@@ -21,6 +21,7 @@ mod opening;
 mod read;
 mod recorder;
 mod report;
+mod restore;
 mod steer;
 mod touched;
 mod traced;
@@ -46,12 +47,14 @@ pub use inventory::{FileReport, FillReport, StoreEvent, Witness, bytes_within};
 pub use opening::{ASSUMED_SPEED, Opened};
 pub use recorder::RecordError;
 pub use report::{IoReport, RamReport};
+pub use restore::Kept;
 pub use steer::Evicted;
 
 use crate::arena::{Arena, Pages};
 use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
 use crate::ids::{FileId, GenerationId, SourceIdentity};
+use crate::journal::Legacy;
 use crate::residency::PolicyKind;
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
@@ -94,6 +97,7 @@ pub struct Store {
     /// Bytes that the arena may hold now.
     budget: AtomicU64,
     follower: Follower,
+    legacy: Arc<Legacy>,
     arena: Arena,
     /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
     engines: Mutex<HashMap<u64, (Engine, bool)>>,
@@ -130,10 +134,25 @@ impl Store {
     /// # Errors
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
+        let arena = Arena::create(Self::arena_size(config.budget))?;
+        Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new())
+    }
+
+    /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it, and a little for what
+    /// the kernel rounds up.
+    pub fn arena_size(budget: u64) -> u64 {
+        budget + budget / 16 + (slots(budget) + 16) * EXTENT_SIZE
+    }
+
+    /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there.
+    pub fn start_in(
+        config: StoreConfig,
+        arena: Arena,
+        legacy: Arc<Legacy>,
+        kept: Vec<Kept>,
+    ) -> Result<Arc<Self>, StoreError> {
         let engine_choice = usable(config.engine)?;
-        let slots = (config.budget / EXTENT_SIZE / 32).clamp(4, 64);
-        // What the budget counts, what is read past it, and a little for what the kernel rounds up.
-        let arena = Arena::create(config.budget + config.budget / 16 + (slots + 16) * EXTENT_SIZE)?;
+        let slots = slots(config.budget);
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
         let reserve = config.reserve;
         let store = Arc::new(Self {
@@ -154,7 +173,7 @@ impl Store {
                 .weigher(|_, map: &Arc<TensorMap>| map.heap_bytes().try_into().unwrap_or(u32::MAX))
                 .max_capacity(16 << 20)
                 .build(),
-            next_generation: AtomicU64::new(1),
+            next_generation: AtomicU64::new(legacy.first_number()),
             ended: Mutex::default(),
             occupied: Arc::default(),
             counters: Counters::default(),
@@ -164,9 +183,11 @@ impl Store {
             listener: OnceLock::new(),
             witness: OnceLock::new(),
             config,
+            legacy,
             arena,
         });
         store.residency.lock().set_budget(store.keepable());
+        store.restore(kept);
         store.keeper.start(&store).map_err(StoreError::Thread)?;
         if let Some(reserve) = reserve {
             store.follower.start(&store, reserve).map_err(StoreError::Thread)?;
@@ -184,10 +205,7 @@ impl Store {
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
         self.follower.stop();
-        match self.stop_trace() {
-            Ok(_) | Err(RecordError::NotRunning) => {}
-            Err(error) => tracing::error!(%error, "the trace is not complete"),
-        }
+        self.finish_trace();
         self.keeper.stop();
         self.forget_hints();
         // Before the engines: none is started after that.
@@ -258,6 +276,11 @@ impl Store {
             listener(generation);
         }
     }
+}
+
+/// Extents that are read past the arena at a time.
+fn slots(budget: u64) -> u64 {
+    (budget / EXTENT_SIZE / 32).clamp(4, 64)
 }
 
 /// Finds out once which engine runs here; the engines of all devices are of that kind.

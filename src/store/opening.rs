@@ -72,8 +72,7 @@ impl Store {
         if let Some(replaced) = replaced {
             self.end(&replaced);
         }
-        let (course, store) = (Course::new(), Arc::clone(self));
-        Some(Opened { generation, store, course, begun: AtomicBool::new(false), told: AtomicU8::new(NOTHING) })
+        Some(Opened::new(Arc::clone(self), generation))
     }
 
     /// The generation that is kept for content of this identity, if there is one.
@@ -193,9 +192,6 @@ impl Store {
             drop(generations);
             self.rest(generation);
             self.bypass.forget(generation.id);
-            if generation.arena().is_some() {
-                self.arena.unlink(generation.id);
-            }
         }
     }
 
@@ -209,6 +205,7 @@ impl Store {
             identity,
             Arc::clone(&self.occupied),
             self.milliseconds(),
+            Arc::clone(&self.legacy),
         ))
     }
 
@@ -238,6 +235,12 @@ impl Store {
 }
 
 impl Opened {
+    /// `generation` counts it among its handles already.
+    pub(super) fn new(store: Arc<Store>, generation: Arc<Generation>) -> Self {
+        let course = Course::new();
+        Self { generation, store, course, begun: AtomicBool::new(false), told: AtomicU8::new(NOTHING) }
+    }
+
     /// From here on it is read, and counts as an open.
     pub fn begin(&self) {
         if !self.begun.swap(true, Ordering::Relaxed) {

@@ -8,7 +8,10 @@ mod lookup;
 mod model;
 mod namespace;
 mod open;
+mod restore;
+mod steps;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
@@ -16,9 +19,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
 use rustix::io::Errno;
 use weightfs::ids::Timestamp;
+use weightfs::journal::StepState;
 use weightfs::store::{Generation, Store};
 
 use crate::aside::Aside;
@@ -28,6 +33,7 @@ use crate::error::FsError;
 use crate::follow::Follow;
 use crate::handles::Handles;
 use crate::invalidate::Expiry;
+use crate::ledger::Ledger;
 use crate::nodes::{Node, Nodes, RESIDENT_BIT};
 use crate::residents::Residents;
 use crate::source::SourceRoot;
@@ -50,6 +56,10 @@ pub struct Caller {
     pub gid: u32,
     /// The thread.
     pub thread: u32,
+    /// The number of the request.
+    pub unique: u64,
+    /// An earlier worker had it already, and may have carried it out.
+    pub resent: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,6 +81,10 @@ pub struct Fs {
     follow: Option<Follow>,
     watcher: Option<Watcher>,
     aside: Aside,
+    ledger: Ledger,
+    /// Changes of names and opens that an earlier worker began, by the number of the request.
+    steps: Mutex<HashMap<u64, StepState>>,
+    opens: Mutex<HashMap<u64, u64>>,
     /// The kernel lets us open arena files in passthrough.
     passthrough: AtomicBool,
     started: Instant,
@@ -96,14 +110,18 @@ impl Fs {
         options: FsOptions,
         follow: Option<Follow>,
         watcher: Option<Watcher>,
+        ledger: Ledger,
     ) -> std::io::Result<Self> {
         Ok(Self {
             aside: Aside::start()?,
-            nodes: Nodes::new(Arc::clone(&root)),
+            nodes: Nodes::new(Arc::clone(&root), ledger.clone()),
             root,
-            residents: Residents::default(),
-            bounced: Bounced::default(),
-            handles: Handles::default(),
+            residents: Residents::new(ledger.clone()),
+            bounced: Bounced::new(ledger.clone()),
+            handles: Handles::new(ledger.legacy.first_number()),
+            ledger,
+            steps: Mutex::default(),
+            opens: Mutex::default(),
             store,
             options,
             follow,
@@ -146,6 +164,11 @@ impl Fs {
         let device = self.node(node).map_or(self.root.key().device, |node| node.key.device);
         let fs = Arc::clone(self);
         self.aside.run(device, move || operation(&fs));
+    }
+
+    /// Returns when everything that may wait is done. What comes later is done by whoever asks.
+    pub fn finish_writes(&self) {
+        self.aside.finish();
     }
 
     /// The kernel agreed to passthrough, or it turned out that it does not work.
@@ -297,6 +320,9 @@ impl Fs {
     ) -> Result<(), FsError> {
         let made = crate::source::open_at(directory, name)?;
         let stat = rustix::fs::statx(&made, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        if caller.resent && stat.stx_uid == caller.uid {
+            return Ok(());
+        }
         let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() as i64 - 1;
         let born =
             if stat.stx_mask & StatxFlags::BTIME.bits() != 0 { stat.stx_btime.tv_sec } else { stat.stx_ctime.tv_sec };
