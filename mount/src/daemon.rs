@@ -17,13 +17,12 @@ use weightfs::arena::Arena;
 use weightfs::control::{ControlError, IoStatus, RamStatus, Reply, Request, Status, WorkerStatus};
 use weightfs::failpoint;
 use weightfs::fill::EngineChoice;
-use weightfs::journal::{Journal, JournalError, Legacy, Parked, State};
+use weightfs::journal::{Journal, JournalError, Legacy, Parked, State, Tally};
 use weightfs::store::{Store, StoreConfig, StoreError};
 
 use crate::control_server::{Control, ControlServer};
 use crate::detached::Detached;
 use crate::device;
-use crate::fs::Fs;
 use crate::invalidate::Cause;
 use crate::ledger::Ledger;
 use crate::link::{Link, Report, Setup};
@@ -72,6 +71,8 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
     tuning::raise_descriptor_limit();
     let Handover { setup, devices, sources, arena, listener, journal, mut parked, link } = handover;
     let Setup { settings, pages, introductions, restarts, mut notes } = setup;
+    let ended = Arc::new(Ended::default());
+    let upgrades = Upgrades::start(Arc::clone(&link), Arc::clone(&ended)).map_err(DaemonError::Link)?;
     let (journal, state) = Journal::open(journal)?;
     failpoint::pass("takeover.journal");
     let State { mounts: mut states, generations } = state;
@@ -110,7 +111,7 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
             ledger: Ledger { legacy: Arc::clone(&legacy), mount },
         });
     }
-    serve_all(&settings, taken, &store, listener, (notes, restarts), signals, &link)
+    serve_all(&settings, taken, &store, listener, (notes, restarts), signals, (link, ended, upgrades))
 }
 
 /// Serves the mounts; unless another worker is to go on with them, nothing is mounted afterwards.
@@ -121,9 +122,9 @@ fn serve_all(
     listener: UnixListener,
     (mut notes, restarts): (Vec<String>, u64),
     signals: SigSet,
-    link: &Arc<Link>,
+    (link, ended, upgrades): (Arc<Link>, Arc<Ended>, Upgrades),
 ) -> Result<(), DaemonError> {
-    let ended = Arc::new(Ended::default());
+    let legacy = Arc::clone(&taken.first().expect("a daemon has a mount").ledger.legacy);
     let mut mounts = Vec::new();
     for (spec, taken) in settings.mounts.iter().zip(taken) {
         mounts.push(Mount::start(settings, spec, taken, store, &ended)?);
@@ -132,9 +133,8 @@ fn serve_all(
     for note in &notes {
         tracing::warn!("{note}");
     }
-    let upgrades = Upgrades::start(Arc::clone(link), Arc::clone(&ended)).map_err(DaemonError::Thread)?;
-    let daemon = Daemon::new(&mounts, store, notes, &settings.state_dir, (restarts, upgrades))?;
-    let yielded = serve(&mounts, store, listener, Arc::new(daemon), &ended, signals, link)?;
+    let daemon = Daemon::new(&mounts, store, notes, &settings.state_dir, (restarts, upgrades), legacy)?;
+    let yielded = serve(&mounts, store, listener, Arc::new(daemon), &ended, signals, &link)?;
     if yielded {
         leave(&mounts, store);
     }
@@ -255,6 +255,7 @@ struct Daemon {
     steering: Steering,
     restarts: u64,
     upgrades: Upgrades,
+    legacy: Arc<Legacy>,
 }
 
 impl Daemon {
@@ -264,20 +265,20 @@ impl Daemon {
         notes: Vec<String>,
         state_dir: &Path,
         (restarts, upgrades): (u64, Upgrades),
+        legacy: Arc<Legacy>,
     ) -> Result<Self, DaemonError> {
         let mounts: Vec<Arc<Shared>> = mounts.iter().map(Mount::shared).collect();
         let place =
             |mount: &Arc<Shared>| Place { mountpoint: mount.spec.mountpoint.clone(), fs: Arc::clone(&mount.fs) };
         let places = mounts.iter().map(place).collect();
         let steering = Steering::start(Arc::clone(store), places, state_dir).map_err(DaemonError::Thread)?;
-        Ok(Self { store: Arc::clone(store), mounts, notes, steering, restarts, upgrades })
+        Ok(Self { store: Arc::clone(store), mounts, notes, steering, restarts, upgrades, legacy })
     }
 }
 
 impl Control for Daemon {
     fn status(&self) -> Status {
         let (ram, io) = (self.store.ram_report(), self.store.io_report());
-        let opens = |count: fn(&Fs) -> u64| self.mounts.iter().map(|mount| count(&mount.fs)).sum();
         Status {
             mounts: self.mounts.iter().filter(|mount| !mount.has_ended()).map(|mount| mount.status()).collect(),
             ram: RamStatus {
@@ -295,8 +296,8 @@ impl Control for Daemon {
                 source_read_bytes: io.source_read,
                 served_from_ram_bytes: io.served_from_ram,
                 served_from_source_bytes: io.served_from_source,
-                passthrough_opens: opens(|fs| fs.counters.passthrough.load(Ordering::Relaxed)),
-                stream_opens: opens(|fs| fs.counters.stream.load(Ordering::Relaxed)),
+                passthrough_opens: self.legacy.sum(Tally::PassthroughOpens),
+                stream_opens: self.legacy.sum(Tally::StreamOpens),
                 evicted_bytes: io.evicted,
             },
             worker: WorkerStatus { pid: std::process::id(), restarts: self.restarts },

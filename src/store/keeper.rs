@@ -13,6 +13,7 @@ use super::waiters::Then;
 use super::{Generation, Store};
 use crate::failpoint;
 use crate::fill::Class;
+use crate::journal::Tally;
 use crate::ids::{ExtentIndex, FileId};
 use crate::pressure::BudgetReason;
 use crate::residency::{UseKind, Victim};
@@ -220,7 +221,7 @@ impl Store {
                 continue;
             }
             if !generation.is_dead() {
-                self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+                self.legacy.add(Tally::Evicted, generation.cost(extent));
             }
             failpoint::pass("evict.punched");
             push(&mut freed, extent);
@@ -283,6 +284,7 @@ impl Store {
                 self.mark_held(generation, false);
             }
         }
+        self.tally_fills();
         // What may wait for storage is done by others, one at a time.
         if !self.sweeping.swap(true, Ordering::AcqRel) {
             let store = Arc::clone(self);

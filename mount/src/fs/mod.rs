@@ -16,7 +16,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
@@ -89,13 +89,6 @@ pub struct Fs {
     /// The kernel lets us open arena files in passthrough.
     passthrough: AtomicBool,
     started: Instant,
-    pub counters: OpenCounters,
-}
-
-#[derive(Debug, Default)]
-pub struct OpenCounters {
-    pub passthrough: AtomicU64,
-    pub stream: AtomicU64,
 }
 
 impl Fs {
@@ -123,7 +116,6 @@ impl Fs {
             watcher,
             passthrough: false.into(),
             started: Instant::now(),
-            counters: OpenCounters::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use weightfs::failpoint;
 use weightfs::fill::{Class, SourceFile};
-use weightfs::journal::HandleKind;
+use weightfs::journal::{HandleKind, Tally};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
 use super::namespace::key_at;
@@ -210,14 +210,14 @@ impl Fs {
             self.residents.retire_number(&open.node.file, resident.id);
             return self.open_from_source(open, OFlags::empty());
         };
-        self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
+        self.ledger.legacy.add(Tally::PassthroughOpens, 1);
         let generation = Arc::clone(&resident.generation);
         let mode = OpenMode::Passthrough { resident: resident.id, generation };
         Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
     }
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
-        self.counters.stream.fetch_add(1, Ordering::Relaxed);
+        self.ledger.legacy.add(Tally::StreamOpens, 1);
         let content = opened.map_or_else(OnceLock::new, |opened| {
             opened.begin();
             OnceLock::from(Arc::new(opened))
