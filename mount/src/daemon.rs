@@ -67,6 +67,8 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
     tuning::raise_descriptor_limit();
     let Handover { setup, devices, sources, arena, listener, journal, mut parked, link } = handover;
     let Setup { settings, pages, introductions, restarts, mut notes } = setup;
+    let ended = Arc::new(Ended::default());
+    let upgrades = Upgrades::start(Arc::clone(&link), Arc::clone(&ended)).map_err(DaemonError::Link)?;
     let (journal, state) = Journal::open(journal)?;
     failpoint::pass("takeover.journal");
     let State { mounts: mut states, generations } = state;
@@ -105,7 +107,7 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
             ledger: Ledger { legacy: Arc::clone(&legacy), mount },
         });
     }
-    serve_all(&settings, taken, &store, listener, (notes, restarts), signals, &link)
+    serve_all(&settings, taken, &store, listener, (notes, restarts), signals, (link, ended, upgrades))
 }
 
 /// Serves the mounts; unless another worker is to go on with them, nothing is mounted afterwards.
@@ -116,9 +118,9 @@ fn serve_all(
     listener: UnixListener,
     (mut notes, restarts): (Vec<String>, u64),
     signals: SigSet,
-    link: &Arc<Link>,
+    (link, ended, upgrades): (Arc<Link>, Arc<Ended>, Upgrades),
 ) -> Result<(), DaemonError> {
-    let ended = Arc::new(Ended::default());
+    let legacy = Arc::clone(&taken.first().expect("a daemon has a mount").ledger.legacy);
     let mut mounts = Vec::new();
     for (spec, taken) in settings.mounts.iter().zip(taken) {
         mounts.push(Mount::start(settings, spec, taken, store, &ended)?);
@@ -127,7 +129,6 @@ fn serve_all(
     for note in &notes {
         tracing::warn!("{note}");
     }
-    let upgrades = Upgrades::start(Arc::clone(link), Arc::clone(&ended)).map_err(DaemonError::Thread)?;
     let control = Control::start(Parts {
         store: Arc::clone(store),
         mounts: mounts.iter().map(Mount::shared).collect(),
@@ -136,11 +137,12 @@ fn serve_all(
         group: settings.control_group,
         open: settings.allow_other,
         listen: settings.listen,
+        legacy,
         restarts,
         upgrade: Some(Box::new(move |program| upgrades.ask(program))),
     });
     let control = control.map_err(DaemonError::Thread)?;
-    let yielded = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, link)?;
+    let yielded = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, &link)?;
     if yielded {
         leave(&mounts, store);
     }

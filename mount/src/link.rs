@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use weightfs::arena::Pages;
 use weightfs::journal::{Parked, Parking};
@@ -53,6 +54,11 @@ pub enum Report {
     /// With one descriptor.
     Park(Parked),
     Unpark(Parked),
+    /// A thread that waits for nothing but the supervisor: it ends when the process is ended, also while others of its
+    /// threads are stuck in the kernel.
+    Canary {
+        thread: i32,
+    },
     /// Every mount answers.
     Ready {
         notes: Vec<String>,
@@ -67,22 +73,26 @@ pub enum Report {
 
 /// One end.
 #[derive(Debug)]
-pub struct Link(OwnedFd);
+pub struct Link {
+    socket: OwnedFd,
+    /// Where messages are received.
+    buffer: Mutex<Vec<u8>>,
+}
 
 impl Link {
     /// The supervisor's end, and the one that a worker gets as its standard input.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
         let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-        Ok((Self(ours), theirs))
+        Ok((Self::of(ours), theirs))
     }
 
     /// The worker's end.
     pub fn of(socket: OwnedFd) -> Self {
-        Self(socket)
+        Self { socket, buffer: Mutex::new(vec![0; LONGEST]) }
     }
 
     pub fn as_socket(&self) -> &OwnedFd {
-        &self.0
+        &self.socket
     }
 
     pub fn send<M: Serialize>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -91,7 +101,8 @@ impl Link {
         let rights = [ControlMessage::ScmRights(&numbers)];
         let control = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
         loop {
-            match sendmsg::<()>(self.0.as_raw_fd(), &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None)
+            {
                 Ok(_) => return Ok(()),
                 Err(nix::errno::Errno::EINTR) => {}
                 // Too many descriptors are on their way: the other end takes them.
@@ -103,11 +114,23 @@ impl Link {
 
     /// The next message; None where the other end has gone.
     pub fn receive<M: for<'a> Deserialize<'a>>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
-        let mut bytes = vec![0; LONGEST];
+        self.receive_with(MsgFlags::MSG_CMSG_CLOEXEC)
+    }
+
+    /// As [`Link::receive`], and None too where there is no message now.
+    pub fn receive_now<M: for<'a> Deserialize<'a>>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        match self.receive_with(MsgFlags::MSG_CMSG_CLOEXEC | MsgFlags::MSG_DONTWAIT) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            received => received,
+        }
+    }
+
+    fn receive_with<M: for<'a> Deserialize<'a>>(&self, flags: MsgFlags) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+        let mut bytes = self.buffer.lock();
         let mut space = nix::cmsg_space!([RawFd; MOST_DESCRIPTORS]);
         let (length, descriptors) = loop {
             let mut buffers = [IoSliceMut::new(&mut bytes)];
-            match recvmsg::<()>(self.0.as_raw_fd(), &mut buffers, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC) {
+            match recvmsg::<()>(self.socket.as_raw_fd(), &mut buffers, Some(&mut space), flags) {
                 Ok(message) => {
                     let mut descriptors = Vec::new();
                     for control in message.cmsgs()? {

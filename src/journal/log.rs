@@ -22,6 +22,9 @@ use crate::sys::mapping::Mapping;
 /// The form of the journal. A worker of another form cannot take over.
 pub const VERSION: u32 = 1;
 
+/// The first counters have a use of their own each.
+pub const TALLIES: u32 = 16;
+
 /// Bytes of one half, of which only those exist that were written.
 const HALF: u64 = 1 << 30;
 const COUNTERS: u32 = 8 << 20;
@@ -105,6 +108,22 @@ struct Slots {
     next: u32,
 }
 
+/// Of the counters that count for the daemon as a whole, whichever of its workers counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tally {
+    ServedFromRam = 0,
+    ServedFromSource,
+    /// Read past the engines.
+    ReadAside,
+    /// Read by the engines.
+    Filled,
+    Evicted,
+    PassthroughOpens,
+    StreamOpens,
+    /// The sizes of the files opened in passthrough.
+    PassthroughBytes,
+}
+
 #[derive(Debug)]
 pub struct Journal {
     writer: Mutex<Writer>,
@@ -176,6 +195,11 @@ impl Journal {
         self.slots.lock().free.push(slot);
     }
 
+    /// A sum over all workers of the daemon.
+    pub fn tally(&self, tally: Tally) -> &AtomicU64 {
+        self.counter(tally as u32)
+    }
+
     pub fn counter(&self, slot: u32) -> &AtomicU64 {
         self.counters.counter(slot as usize)
     }
@@ -188,9 +212,9 @@ fn slots_of(state: &State) -> Slots {
     let residents = residents.filter(|resident| !resident.gone).map(|resident| resident.slot);
     let mut used: Vec<u32> = nodes.chain(residents).collect();
     used.sort_unstable();
-    let next = used.last().map_or(0, |last| last + 1);
+    let next = used.last().map_or(TALLIES, |last| last + 1);
     let mut free = Vec::new();
-    let mut expected = 0;
+    let mut expected = TALLIES;
     for slot in used {
         free.extend(expected..slot);
         expected = slot + 1;

@@ -16,10 +16,11 @@ use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use serde::{Deserialize, Serialize};
 
-pub use log::{Journal, JournalError, JournalFiles, VERSION};
+pub use log::{Journal, JournalError, JournalFiles, Tally, VERSION};
 pub use record::{FileKey, HandleKind, Record};
 pub use state::{GenerationState, HandleState, MountState, NodeState, ResidentState, State, StepState};
 
@@ -71,6 +72,14 @@ impl Legacy {
 
     pub fn journal(&self) -> &Journal {
         &self.journal
+    }
+
+    pub fn add(&self, tally: Tally, more: u64) {
+        self.journal.tally(tally).fetch_add(more, Ordering::Relaxed);
+    }
+
+    pub fn sum(&self, tally: Tally) -> u64 {
+        self.journal.tally(tally).load(Ordering::Relaxed)
     }
 
     /// See [`Journal::note`].

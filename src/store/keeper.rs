@@ -14,6 +14,7 @@ use super::{Generation, Store, StoreEvent};
 use crate::failpoint;
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
+use crate::journal::Tally;
 use crate::pressure::BudgetReason;
 use crate::residency::{UseKind, Victim};
 use crate::units::EXTENT_SIZE;
@@ -228,7 +229,7 @@ impl Store {
                 continue;
             }
             if !generation.is_dead() {
-                self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+                self.legacy.add(Tally::Evicted, generation.cost(extent));
             }
             failpoint::pass("evict.punched");
             push(&mut freed, extent);
@@ -291,6 +292,7 @@ impl Store {
                 self.mark_held(generation, false);
             }
         }
+        self.tally_fills();
         self.sweep_aside(all);
         // What somebody looked at when it ended.
         let ended: Vec<_> = self.ended.lock().clone();

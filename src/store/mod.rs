@@ -54,7 +54,7 @@ use crate::arena::{Arena, Pages};
 use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
 use crate::ids::{FileId, GenerationId, SourceIdentity};
-use crate::journal::Legacy;
+use crate::journal::{Legacy, Tally};
 use crate::residency::PolicyKind;
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
@@ -62,7 +62,6 @@ use bypass::Bypass;
 use hints::Hints;
 use keeper::Keeper;
 use memory::Memory;
-use report::Counters;
 use traced::Traced;
 
 /// Files smaller than this are left to the kernel.
@@ -120,7 +119,8 @@ pub struct Store {
     ended: Mutex<Vec<Arc<Generation>>>,
     /// Extents that are present or being filled.
     occupied: Arc<AtomicU64>,
-    counters: Counters,
+    /// Bytes that engines of earlier processes have read.
+    filled_before: u64,
     /// Milliseconds, when what was learned was written down last.
     saved: AtomicU64,
     /// The devices at which somebody is at [`Store::sweep`].
@@ -138,10 +138,10 @@ impl Store {
         Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new())
     }
 
-    /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it, and a little for what
-    /// the kernel rounds up.
+    /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it (twice: by a process
+    /// and by one before it that is slow to die), and a little for what the kernel rounds up.
     pub fn arena_size(budget: u64) -> u64 {
-        budget + budget / 16 + (slots(budget) + 16) * EXTENT_SIZE
+        budget + budget / 16 + (2 * slots(budget) + 16) * EXTENT_SIZE
     }
 
     /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there.
@@ -176,7 +176,7 @@ impl Store {
             next_generation: AtomicU64::new(legacy.first_number()),
             ended: Mutex::default(),
             occupied: Arc::default(),
-            counters: Counters::default(),
+            filled_before: legacy.sum(Tally::Filled),
             saved: AtomicU64::new(0),
             sweeping: Mutex::default(),
             started: Instant::now(),

@@ -6,13 +6,13 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::extents::Pinned;
 use super::{Generation, Opened, ReadError, Store, bypass};
 use crate::fill::{Class, SourceFile};
+use crate::journal::Tally;
 use crate::predict::Access;
 use crate::residency::UseKind;
 use crate::units::{extent_bytes, extents_of};
@@ -47,7 +47,7 @@ impl Store {
         let extents = extents_of(&range);
         if let Some(_pinned) = generation.extents.pin(extents.clone()) {
             let is_new = generation.touched.add(extents);
-            self.counters.served_from_ram.fetch_add(range.end - range.start, Ordering::Relaxed);
+            self.legacy.add(Tally::ServedFromRam, range.end - range.start);
             let arena = generation.arena().expect("present extents have an arena file");
             reply(Ok(arena.bytes(range.clone())));
             // Once an extent: the window moves on before the reader comes to its end.
@@ -135,8 +135,7 @@ impl Store {
         };
         let length = range.end - range.start;
         let from_arena = pieces.iter().all(|piece| matches!(piece, Piece::Arena(_)));
-        let counter = if from_arena { &self.counters.served_from_ram } else { &self.counters.served_from_source };
-        counter.fetch_add(length, Ordering::Relaxed);
+        self.legacy.add(if from_arena { Tally::ServedFromRam } else { Tally::ServedFromSource }, length);
         let first = extents_of(&range).start;
         match &pieces[..] {
             _ if from_arena => {
@@ -179,8 +178,8 @@ impl Store {
     }
 
     fn count_aside(&self, length: usize) {
-        self.counters.served_from_source.fetch_add(length as u64, Ordering::Relaxed);
-        self.counters.read_aside.fetch_add(length as u64, Ordering::Relaxed);
+        self.legacy.add(Tally::ServedFromSource, length as u64);
+        self.legacy.add(Tally::ReadAside, length as u64);
     }
 }
 

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -88,20 +88,11 @@ pub struct Fs {
     /// The kernel lets us open arena files in passthrough.
     passthrough: AtomicBool,
     started: Instant,
-    pub counters: OpenCounters,
     watching_opens: OnceLock<OpenWatcher>,
 }
 
 /// Told of every open of a model file, and how it is served. It must not wait.
 pub type OpenWatcher = Box<dyn Fn(&Generation, &str) + Send + Sync>;
-
-#[derive(Debug, Default)]
-pub struct OpenCounters {
-    pub passthrough: AtomicU64,
-    /// The sizes of the files so opened.
-    pub passthrough_bytes: AtomicU64,
-    pub stream: AtomicU64,
-}
 
 impl Fs {
     pub fn new(
@@ -128,7 +119,6 @@ impl Fs {
             watcher,
             passthrough: false.into(),
             started: Instant::now(),
-            counters: OpenCounters::default(),
             watching_opens: OnceLock::new(),
         })
     }

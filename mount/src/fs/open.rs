@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
@@ -10,7 +10,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use weightfs::failpoint;
 use weightfs::fill::{Class, SourceFile};
-use weightfs::journal::HandleKind;
+use weightfs::journal::{HandleKind, Tally};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
 use super::namespace::key_at;
@@ -213,8 +213,8 @@ impl Fs {
             self.residents.retire_number(&open.node.file, resident.id);
             return self.open_from_source(open, OFlags::empty());
         };
-        self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
-        self.counters.passthrough_bytes.fetch_add(resident.generation.size, Ordering::Relaxed);
+        self.ledger.legacy.add(Tally::PassthroughOpens, 1);
+        self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
         self.tell_open(&resident.generation, "passthrough");
         let generation = Arc::clone(&resident.generation);
         let mode = OpenMode::Passthrough { resident: resident.id, generation };
@@ -222,7 +222,7 @@ impl Fs {
     }
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
-        self.counters.stream.fetch_add(1, Ordering::Relaxed);
+        self.ledger.legacy.add(Tally::StreamOpens, 1);
         let content = opened.map_or_else(OnceLock::new, |opened| {
             opened.begin();
             self.tell_open(&opened.generation, "stream");

@@ -94,7 +94,7 @@ impl Holdings {
         match report {
             Report::Park(what) => self.parked.extend(descriptors.into_iter().map(|descriptor| (what, descriptor))),
             Report::Unpark(what) => drop(self.parked.remove(&what)),
-            Report::Ready { .. } | Report::Failed(_) | Report::Upgrade { .. } => {}
+            Report::Canary { .. } | Report::Ready { .. } | Report::Failed(_) | Report::Upgrade { .. } => {}
         }
     }
 

@@ -10,6 +10,7 @@ mod worker;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal};
@@ -25,7 +26,7 @@ use crate::worker::YIELDED;
 use holdings::Holdings;
 use strikes::Strikes;
 pub use worker::Launch;
-use worker::Worker;
+use worker::{Gone, Worker};
 
 /// How long a worker may take to end its mounts when it is told to.
 const ENDING: Duration = Duration::from_secs(30);
@@ -54,13 +55,13 @@ pub enum SupervisorError {
     #[error("{0}")]
     Refused(String),
     #[error("the worker died before its mounts were ready ({0}); the log may say why")]
-    Died(std::process::ExitStatus),
+    Died(Gone),
     #[error(
         "the worker died ({0}) and this kernel (before Linux 6.9) cannot hand its mounts to another; they were ended"
     )]
-    NoTakeover(std::process::ExitStatus),
+    NoTakeover(Gone),
     #[error("the worker died again and again, the last time with {0}; its mounts were ended")]
-    GaveUp(std::process::ExitStatus),
+    GaveUp(Gone),
     #[error("signals cannot be waited for: {0}")]
     Signals(#[from] io::Error),
 }
@@ -78,7 +79,8 @@ pub fn run(settings: Settings, launch: Launch, ready: impl FnOnce(&[String])) ->
     worker::protect();
     let holdings = Holdings::acquire(settings)?;
     let socket = holdings.settings.control_socket.clone();
-    let mut supervisor = Supervisor { holdings, launch, signals, restarts: 0, strikes: Strikes::default() };
+    let mut supervisor =
+        Supervisor { holdings, launch, signals, restarts: 0, strikes: Strikes::default(), lingering: Vec::new() };
     let ended = supervisor.serve(ready);
     if ended.is_err() {
         supervisor.holdings.unmount_all();
@@ -95,6 +97,16 @@ struct Supervisor {
     /// Workers before this one.
     restarts: u64,
     strikes: Strikes,
+    /// Dead workers that are stuck in the kernel.
+    lingering: Vec<Child>,
+}
+
+/// The end of a worker.
+struct End {
+    how: Gone,
+    asked: Asked,
+    /// Its last words.
+    refusal: Option<String>,
 }
 
 /// How a worker came to its end, as far as the supervisor had a part in it.
@@ -115,55 +127,52 @@ impl Supervisor {
             let mut worker =
                 Worker::start(&self.launch, &mut self.holdings, self.restarts).map_err(SupervisorError::Spawn)?;
             let was_ready = ready.is_none();
-            let (status, asked, refusal) = self.watch(&mut worker, &mut ready)?;
+            let End { how, asked, refusal } = self.watch(&mut worker, &mut ready)?;
             worker.drain(&mut self.holdings);
-            let yielded = status.code() == Some(i32::from(YIELDED)) || asked == Asked::Yield;
-            if status.success() || asked == Asked::End {
-                if !status.success() {
-                    tracing::warn!(%status, "the worker did not end in order");
+            if how.0.is_none() {
+                tracing::warn!("threads of a dead worker are stuck in the kernel");
+                self.lingering.push(worker.into_child());
+            }
+            let in_order = how.0.is_some_and(|status| status.success());
+            let yielded = how.0.and_then(|status| status.code()) == Some(i32::from(YIELDED)) || asked == Asked::Yield;
+            if in_order || asked == Asked::End {
+                if !in_order {
+                    tracing::warn!(%how, "the worker did not end in order");
                     self.holdings.unmount_all();
                 }
                 return Ok(());
             }
             if !was_ready && ready.is_some() {
-                return Err(refusal.map_or(SupervisorError::Died(status), SupervisorError::Refused));
+                return Err(refusal.map_or(SupervisorError::Died(how), SupervisorError::Refused));
             }
             self.restarts += 1;
             if yielded {
                 continue;
             }
-            tracing::error!(%status, lived = ?begun.elapsed(), restarts = self.restarts, "the worker died; another goes on");
+            let lived = begun.elapsed();
+            tracing::error!(%how, ?lived, restarts = self.restarts, "the worker died; another goes on");
             if !self.holdings.can_be_taken_over() {
-                return Err(SupervisorError::NoTakeover(status));
+                return Err(SupervisorError::NoTakeover(how));
             }
-            match self.strikes.after(begun.elapsed()) {
+            match self.strikes.after(lived) {
                 Some(pause) => std::thread::sleep(pause),
-                None => return Err(SupervisorError::GaveUp(status)),
+                None => return Err(SupervisorError::GaveUp(how)),
             }
         }
     }
 
-    /// Until the worker has ended: how, what it was asked, and its last words.
+    /// Until the worker has ended.
     fn watch(
         &mut self,
         worker: &mut Worker,
         ready: &mut Option<impl FnOnce(&[String])>,
-    ) -> Result<(std::process::ExitStatus, Asked, Option<String>), SupervisorError> {
+    ) -> Result<End, SupervisorError> {
         let (mut asked, mut refusal, mut deadline) = (Asked::Nothing, None, None::<Instant>);
         loop {
-            let wait = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
-            let heard = {
-                let mut wanted = [
-                    PollFd::new(&self.signals, PollFlags::IN),
-                    PollFd::from_borrowed_fd(worker.link.as_socket().as_fd(), PollFlags::IN),
-                ];
-                // Interrupted or not: everything is looked at.
-                let _ = poll(&mut wanted, timeout.as_ref());
-                worker.hears() && !wanted[1].revents().is_empty()
-            };
+            let (heard, dying) = self.wait(worker, deadline);
             if heard {
                 match worker.next() {
+                    Some((Report::Canary { thread }, _)) => worker.watch_canary(thread),
                     Some((Report::Ready { notes }, _)) => {
                         if let Some(ready) = ready.take() {
                             ready(&notes);
@@ -180,15 +189,18 @@ impl Supervisor {
                 }
             }
             while let Ok(Some(signal)) = self.signals.read_signal() {
-                if signal.ssi_signo != Signal::SIGCHLD as u32 {
+                if signal.ssi_signo == Signal::SIGCHLD as u32 {
+                    // Those that cannot be asked are nobody's children any more.
+                    self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+                } else {
                     tracing::info!(signal = signal.ssi_signo, "ending");
                     worker.signal(rustix::process::Signal::TERM);
                     asked = Asked::End;
                     deadline.get_or_insert(Instant::now() + ENDING);
                 }
             }
-            if let Some(status) = worker.ended()? {
-                return Ok((status, asked, refusal));
+            if let Some(how) = worker.gone(dying)? {
+                return Ok(End { how, asked, refusal });
             }
             if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 tracing::warn!("the worker takes too long to end");
@@ -196,6 +208,22 @@ impl Supervisor {
                 deadline = None;
             }
         }
+    }
+
+    /// Until something has happened or `deadline` is there: whether the worker has something to say, and whether it dies.
+    fn wait(&self, worker: &Worker, deadline: Option<Instant>) -> (bool, bool) {
+        let wait = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
+        let mut wanted = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        if worker.hears() {
+            wanted.push(PollFd::from_borrowed_fd(worker.link.as_socket().as_fd(), PollFlags::IN));
+        }
+        let others = wanted.len();
+        wanted.extend(worker.canary().map(|canary| PollFd::from_borrowed_fd(canary, PollFlags::IN)));
+        // Interrupted or not: everything is looked at.
+        let _ = poll(&mut wanted, timeout.as_ref());
+        let heard = wanted[1..others].iter().any(|fd| !fd.revents().is_empty());
+        (heard, wanted[others..].iter().any(|fd| !fd.revents().is_empty()))
     }
 
     /// Replaces the worker by `program`, if that can take over. Whether it goes.

@@ -1,19 +1,31 @@
 //! The worker's process.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::fs::OFlags;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use weightfs::journal::VERSION;
 
 use super::holdings::Holdings;
 use crate::link::{Link, Report};
+
+/// How long threads that are killed may take to end, unless they are stuck.
+const DYING: Duration = Duration::from_millis(25);
+
+/// Of Linux 6.9: a descriptor of one thread, which is ready when that ends.
+const PIDFD_THREAD: PidfdFlags = PidfdFlags::from_bits_retain(OFlags::EXCL.bits());
+
+/// How long a program may take to say what it is.
+const EXAMINATION: Duration = Duration::from_secs(5);
 
 /// What protects a supervisor from the kernel when memory runs out, and a worker a little less.
 const SUPERVISOR_SCORE: &str = "-900";
@@ -50,14 +62,10 @@ impl Launch {
     pub fn examine(&self, program: &Path) -> Result<(), String> {
         let cannot = |reason: String| format!("{} cannot take over: {reason}", program.display());
         let new = Self::new(program.to_owned(), Vec::new()).map_err(|error| cannot(error.to_string()))?;
-        let output = new
-            .command()
-            .args(["worker", "--journal-version"])
-            .stdin(Stdio::null())
-            .output()
-            .map_err(|error| cannot(format!("it cannot be run ({error})")))?;
-        let words = String::from_utf8_lossy(&output.stdout);
-        match words.trim().parse::<u32>() {
+        let mut command = new.command();
+        command.args(["worker", "--journal-version"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let said = command.spawn().and_then(first_words);
+        match said.map_err(|error| cannot(format!("it cannot be run ({error})")))?.trim().parse::<u32>() {
             Ok(version) if version == VERSION => Ok(()),
             Ok(version) => Err(cannot(format!(
                 "its journal has form {version} and the running one form {VERSION}: unmount, then mount with it"
@@ -75,6 +83,23 @@ impl Launch {
     }
 }
 
+/// What a program says that is to say little and end soon. It is ended if it does not.
+fn first_words(mut program: Child) -> io::Result<String> {
+    let until = Instant::now() + EXAMINATION;
+    while program.try_wait()?.is_none() && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // It may just have ended.
+    let _ = program.kill();
+    program.wait()?;
+    let mut words = [0; 64];
+    let stdout = program.stdout.take().expect("it was piped");
+    rustix::fs::fcntl_setfl(&stdout, OFlags::NONBLOCK)?;
+    // Whoever has inherited the pipe and says nothing is not waited for.
+    let length = rustix::io::read(&stdout, &mut words[..]).unwrap_or(0);
+    Ok(String::from_utf8_lossy(&words[..length]).into_owned())
+}
+
 /// The kernel is to end somebody else when memory runs out. Needs rights that a user does not have.
 pub fn protect() {
     if let Err(error) = std::fs::write("/proc/self/oom_score_adj", SUPERVISOR_SCORE) {
@@ -85,8 +110,24 @@ pub fn protect() {
 pub struct Worker {
     child: Child,
     pub link: Link,
+    /// Of a thread that ends when the process is ended.
+    canary: Option<OwnedFd>,
     /// The other end has closed the socket.
     silent: bool,
+}
+
+/// How a worker has ended. Without a status no thread of it will do anything any more, but some are stuck in the kernel:
+/// on a source that does not answer, or on a lock of a client that waits for an answer of this very mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone(pub Option<ExitStatus>);
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(status) => status.fmt(f),
+            None => f.write_str("some of its threads are stuck in the kernel"),
+        }
+    }
 }
 
 impl Worker {
@@ -105,7 +146,7 @@ impl Worker {
             // It has died already, which is seen when it is waited for.
             tracing::warn!(%error, "the worker does not take what it is given");
         }
-        Ok(Self { child, link, silent: false })
+        Ok(Self { child, link, canary: None, silent: false })
     }
 
     pub fn hears(&self) -> bool {
@@ -129,19 +170,62 @@ impl Worker {
 
     /// Takes in what a dead worker has said.
     pub fn drain(&mut self, holdings: &mut Holdings) {
-        while !self.silent {
-            if let Some((report, descriptors)) = self.next() {
-                holdings.keep(report, descriptors);
-            }
+        while let Ok(Some((report, descriptors))) = self.link.receive_now::<Report>() {
+            holdings.keep(report, descriptors);
         }
     }
 
-    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
-        self.child.try_wait()
+    /// It has told which of its threads to look at.
+    pub fn watch_canary(&mut self, thread: i32) {
+        let Some(thread) = Pid::from_raw(thread) else { return };
+        match pidfd_open(thread, PIDFD_THREAD) {
+            Ok(canary) => self.canary = Some(canary),
+            Err(error) => tracing::debug!(%error, "a worker that is stuck when it is killed will not be noticed"),
+        }
+    }
+
+    pub fn canary(&self) -> Option<BorrowedFd<'_>> {
+        self.canary.as_ref().map(AsFd::as_fd)
+    }
+
+    /// How it has ended, if it has. `dying`: its canary has.
+    pub fn gone(&mut self, dying: bool) -> io::Result<Option<Gone>> {
+        if let Some(status) = self.child.try_wait()? {
+            return Ok(Some(Gone(Some(status))));
+        }
+        if !dying {
+            return Ok(None);
+        }
+        self.signal(Signal::KILL);
+        let until = Instant::now() + DYING;
+        while Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(Some(Gone(Some(status))));
+            }
+        }
+        Ok(are_stuck(self.child.id()).then_some(Gone(None)))
+    }
+
+    /// What is to be waited for some day.
+    pub fn into_child(self) -> Child {
+        self.child
     }
 
     pub fn signal(&self, signal: Signal) {
         // It has not been waited for, so that the number is still its own.
         let _ = kill_process(Pid::from_child(&self.child), signal);
     }
+}
+
+/// Whether every thread of a process that is being killed waits in the kernel for something that cannot be interrupted,
+/// or has ended.
+fn are_stuck(process: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return true };
+    let state = |thread: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(thread.path().join("stat")).ok()?;
+        // Behind the name, which may have parentheses itself.
+        text.rsplit_once(") ")?.1.chars().next()
+    };
+    threads.flatten().filter_map(state).all(|state| matches!(state, 'D' | 'Z' | 'X'))
 }

@@ -25,10 +25,15 @@ pub struct Upgrades {
 impl Upgrades {
     pub fn start(link: Arc<Link>, ended: Arc<Ended>) -> std::io::Result<Self> {
         let (answered, answers) = channel();
+        let (begun, begins) = channel();
         let listening = Arc::clone(&link);
-        std::thread::Builder::new()
-            .name("supervisor".to_owned())
-            .spawn(move || listen(&listening, &ended, &answered))?;
+        std::thread::Builder::new().name("supervisor".to_owned()).spawn(move || {
+            let thread = rustix::thread::gettid().as_raw_pid();
+            // Whoever started this waits for it.
+            let _ = begun.send(listening.send(&Report::Canary { thread }, &[]));
+            listen(&listening, &ended, &answered);
+        })?;
+        begins.recv().map_err(std::io::Error::other)??;
         Ok(Self { link, answers: Mutex::new(answers) })
     }
 

@@ -71,12 +71,15 @@ fn a_dead_mount_is_replaced() {
     let refused = program(private.path()).args(["mount", "--ram", "64M", from, to]).output().expect("run weightfs");
     let message = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(!refused.status.success() && message.contains("--replace"), "{message}");
-    let mount = Mount::at(source.path(), &place, &["--ram", "64M", "--replace"]);
-    assert_eq!(fs::read(mount.join("f")).expect("read"), b"x");
-    assert_eq!(mounts_on(&place).len(), 1);
+    let run = |arguments: &[&str]| program(private.path()).args(arguments).output().expect("run weightfs");
+    let replaced = run(&["mount", "--ram", "64M", "--replace", from, to]);
     // A mount that lives is replaced by nobody.
-    let refused = program(private.path()).args(["mount", "--replace", "--ram", "64M", from, to]).output().expect("run");
-    assert!(!refused.status.success());
-    mount.stop();
+    let again = run(&["mount", "--ram", "64M", "--replace", from, to]);
+    let (found, mounts) = (fs::read(place.join("f")), mounts_on(&place).len());
+    let end = run(&["unmount", to]);
+    assert!(replaced.status.success(), "{}", String::from_utf8_lossy(&replaced.stderr));
+    assert!(!again.status.success());
+    assert_eq!((found.expect("it answers"), mounts), (b"x".to_vec(), 1));
+    assert!(end.status.success(), "{}", String::from_utf8_lossy(&end.stderr));
     dead.forget();
 }
