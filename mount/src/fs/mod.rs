@@ -140,6 +140,16 @@ impl Fs {
         rustix::fs::fstat(&*self.root).map_or(0, |stat| stat.st_uid)
     }
 
+    /// The folder behind the mount.
+    pub fn source(&self) -> &SourceRoot {
+        &self.root
+    }
+
+    /// Whether links that lead out are presented as what they point to.
+    pub fn follows_links(&self) -> bool {
+        self.follow.is_some()
+    }
+
     /// Runs an operation on `node` that may wait for the source: here if that keeps nobody from being heard, else on
     /// another thread.
     pub fn run(self: &Arc<Self>, node: u64, operation: impl FnOnce(&Arc<Self>) + Send + 'static) {
