@@ -18,6 +18,7 @@ export function bytes(count) {
 /// Bytes per second, in powers of 1000 as drives and links are rated.
 export function rate(count) {
   if (!Number.isFinite(count) || count < 0) return "–";
+  if (count < 500) return "0 MB/s";
   if (count < 1e6) return `${Math.round(count / 1e3)} kB/s`;
   if (count < 1e9) return `${(count / 1e6).toFixed(count < 1e7 ? 1 : 0)} MB/s`;
   return `${(count / 1e9).toFixed(count < 1e10 ? 1 : 0)} GB/s`;

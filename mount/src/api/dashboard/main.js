@@ -142,7 +142,7 @@ const drawCharts = framed(() => {
   charts.pressure.update({
     points: flow.pressure(history), seconds,
     headline: Number.isFinite(waiting) ? `${waiting.toFixed(1)} %` : "not known",
-    note: pressure ? `${bytes(pressure.mem_available_bytes)} free, ${bytes(pressure.reserve_bytes)} to stay so` : "",
+    note: pressure ? `${bytes(pressure.mem_available_bytes)} free · reserve ${bytes(pressure.reserve_bytes)}` : "",
   });
 });
 

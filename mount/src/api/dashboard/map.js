@@ -2,7 +2,7 @@
 // are grouped by folder; what is too small to be seen is drawn as one tile for its folder.
 
 import { attr, framed, h, keyed, style, text } from "./dom.js";
-import { basename, bytes, count } from "./format.js";
+import { basename, bytes, count, folder } from "./format.js";
 import { background, inWords, marks, pieces, sum } from "./residency.js";
 import { squarify } from "./squarify.js";
 
@@ -67,15 +67,16 @@ export function createMap({ onChoose, onFolder }) {
     node.only = one?.path ?? null;
     node.group = part.group;
     const name = one ? basename(one.path) : count(part.files.length, "smaller file");
+    const within = one ? "" : basename(part.group);
     const more = `${bytes(whole.size_bytes)} · ${inWords(whole)}`;
     const [label] = node.children;
     text(label.children[0], name);
     text(label.children[1], more);
     const found = one ? marks(one) : [];
-    const flags = found.filter(({ name }) => !SAID.has(name)).map((mark) => mark.words).join(", ");
+    const flags = found.filter((mark) => !SAID.has(mark.name)).map((mark) => mark.words).join(", ");
     const roomy = part.height > 64 && part.width > 90;
-    text(label.children[2], flags);
-    attr(label.children[2], "hidden", !roomy || !flags);
+    text(label.children[2], within || flags);
+    attr(label.children[2], "hidden", !roomy || !(within || flags));
     attr(node, "data-marks", roomy ? null : found.map((mark) => mark.name).join(" ") || null);
     attr(node, "aria-label", [name, part.group, more, flags].filter(Boolean).join(", "));
     attr(node, "title", [name, more, flags].filter(Boolean).join("\n"));
@@ -145,13 +146,25 @@ function arrange({ files, weight, folderOf }, box) {
     const small = list.filter((file) => weight(file) < least);
     const parts = [
       ...large.map((file) => ({ key: `f:${file.path}`, weight: weight(file), paths: [file.path] })),
-      ...(small.length > 0 ? [{ key: `s:${name}`, weight: heavy(small), paths: small.map((file) => file.path) }] : []),
+      ...together(small, name, heavy, least),
     ];
     for (const { item, x, y, width, height } of squarify(parts, (part) => part.weight, inner)) {
-      tiles.push({ key: item.key, paths: item.paths, group: name, left: x, top: y, width: width - 2, height: height - 2 });
+      tiles.push({ key: item.key, paths: item.paths, group: item.folder ?? name, left: x, top: y, width: width - 2, height: height - 2 });
     }
   }
   return { heads, tiles };
+}
+
+/// Small files as one tile for each folder that can be seen, and one for the rest.
+function together(small, name, heavy, least) {
+  const folders = Map.groupBy(small, (file) => folder(file.path));
+  const seen = [...folders].filter(([, list]) => heavy(list) >= least);
+  const rest = [...folders].filter(([, list]) => heavy(list) < least).flatMap(([, list]) => list);
+  const part = (key, list, under) => ({ key, weight: heavy(list), paths: list.map((file) => file.path), folder: under });
+  return [
+    ...seen.map(([path, list]) => part(`s:${path}`, list, seen.length > 1 ? path : name)),
+    ...(rest.length > 0 ? [part(`s:${name}`, rest, name)] : []),
+  ];
 }
 
 /// The nearest tile in a direction: near along it, and not far beside it.

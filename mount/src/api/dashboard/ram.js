@@ -34,7 +34,7 @@ export function createRam({ onBudget } = {}) {
     h("div", { class: "wf-ram-head" }, h("p", { class: "wf-headline" }, used, of), change),
     bar,
     h("dl", { class: "wf-legend" }, legend.map(({ node }) => node),
-      h("div", {}, h("dt", {}, h("span", { class: "wf-swatch wf-marks" }), "Makes room from, down to"), marks)),
+      h("div", {}, h("dt", {}, h("span", { class: "wf-swatch wf-marks" }), "Makes room"), marks)),
     why);
 
   function update(ram) {
@@ -56,7 +56,7 @@ export function createRam({ onBudget } = {}) {
     style(high, "left", share(ram.high_watermark_bytes, full));
     text(used, bytes(taken));
     text(of, ` of ${bytes(budget)} (${percent(budget ? taken / budget : 0)})`);
-    text(marks, `${bytes(ram.high_watermark_bytes)}, ${bytes(ram.low_watermark_bytes)}`);
+    text(marks, `from ${bytes(ram.high_watermark_bytes)} down to ${bytes(ram.low_watermark_bytes)}`);
     text(why, bound(ram));
     attr(bar, "aria-valuemax", budget);
     attr(bar, "aria-valuenow", taken);

@@ -95,7 +95,7 @@ export function createBudget({ onSet }) {
       h("button", { type: "button", class: "wf-button", onclick: () => root.close() }, "Cancel")));
   const root = h("dialog", { class: "budget", "aria-label": "Change the budget" }, form);
   range.addEventListener("input", () => {
-    number.value = ((range.value / 1000) * limit / GIB).toFixed(2);
+    number.value = Number(((range.value / 1000) * limit / GIB).toFixed(2));
   });
   number.addEventListener("input", () => {
     range.value = ((number.value * GIB) / limit) * 1000;
@@ -110,7 +110,7 @@ export function createBudget({ onSet }) {
       limit = ram.limit_bytes || ram.budget_bytes;
       text(most, `The most RAM to keep models in: up to ${bytes(limit)}, as mounted. It is ${bytes(ram.budget_bytes)} now.`);
       number.max = limit / GIB;
-      number.value = (ram.budget_bytes / GIB).toFixed(2);
+      number.value = Number((ram.budget_bytes / GIB).toFixed(2));
       range.value = (ram.budget_bytes / limit) * 1000;
       root.showModal();
     },
