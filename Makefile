@@ -52,9 +52,7 @@ $(VENV)/.made: tests/requirements.txt tests/requirements-no-deps.txt | tools
 	touch $@
 
 # A browser and its driver, for the tests of the dashboard. Without them those say that they were skipped.
-browser: tests/dashboard/node_modules/.package-lock.json
-
-tests/dashboard/node_modules/.package-lock.json: tests/dashboard/package-lock.json | tools
+browser: tools
 	@.ci/browser
 
 tools:
