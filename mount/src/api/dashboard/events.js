@@ -51,24 +51,22 @@ export function createEvents({ onChoose }) {
 
   function create(event) {
     return h("li", { class: `wf-event wf-event-${Object.hasOwn(KINDS, event.kind) ? event.kind : "other"}` },
-      h("time", {}), h("span", { class: "wf-event-kind" }),
-      h("span", { class: "wf-event-what" },
-        event.path ? h("button", { type: "button", class: "wf-link", onclick: () => onChoose(event.path) }) : null,
-        h("span", { class: "wf-event-size" }), h("span", { class: "wf-event-why" })));
+      h("span", { class: "wf-event-kind" }),
+      event.path ? h("button", { type: "button", class: "wf-link", onclick: () => onChoose(event.path) }) : h("span", {}),
+      h("time", {}), h("span", { class: "wf-event-why" }));
   }
 
   function paint(node, event) {
-    const [time, kind, what] = node.children;
+    const [kind, name, time, why] = node.children;
     text(time, clock(event.at));
     text(kind, KINDS[event.kind] ?? event.kind);
     if (event.path) {
-      text(what.firstChild, basename(event.path));
-      attr(what.firstChild, "title", event.path);
+      text(name, basename(event.path));
+      attr(name, "title", event.path);
     }
     const size = event.bytes > 0 ? bytes(event.bytes) : "";
     const times = event.times > 1 ? `${event.times} times` : "";
-    text(what.children[what.children.length - 2], [size, times].filter(Boolean).join(", "));
-    text(what.lastChild, event.reason ?? "");
+    text(why, [size, times, event.reason].filter(Boolean).join(", "));
   }
 
   return {

@@ -52,6 +52,12 @@ export function count(number, one, many = `${one}s`) {
   return `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
 }
 
+/// Words of the daemon as a sentence of their own.
+export function sentence(words) {
+  const begun = words.charAt(0).toUpperCase() + words.slice(1);
+  return /[.!?…]$/.test(begun) || begun === "" ? begun : `${begun}.`;
+}
+
 /// The last part of a path.
 export function basename(path) {
   return path.slice(path.lastIndexOf("/") + 1) || path;

@@ -9,7 +9,7 @@ const MOST_FILES = 40_000;
 const FEW = 8;
 /// Questions for tensors at a time, and how long an answer is good enough while a file changes, in milliseconds.
 const AT_A_TIME = 3;
-const TENSORS_AGE = 2000;
+const TENSORS_AGE = 1000;
 
 /// `changed()` is called when files or pieces are others than before.
 export function createLibrary({ api, changed }) {

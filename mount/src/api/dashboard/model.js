@@ -1,7 +1,7 @@
 // One model: what of it is in RAM and why, in words, its parts, and what can be done with it.
 
 import { attr, h, keyed, style, text } from "./dom.js";
-import { basename, bytes, count, duration, folder } from "./format.js";
+import { basename, bytes, count, duration, folder, sentence } from "./format.js";
 import { pace } from "./fills.js";
 import { background, inWords, marks, stateOf } from "./residency.js";
 
@@ -71,7 +71,7 @@ export function createModel({ actions = null, onClose = null } = {}) {
     attr(strip, "aria-label", `${inWords(file)}, from the first tensor to the last`);
     text(state, `${bytes(file.resident_bytes)} of ${bytes(file.size_bytes)} in RAM`);
     text(speed, fill ? pace(fill) : "");
-    text(why, problem ?? explained?.why ?? "…");
+    text(why, sentence(problem ?? explained?.why ?? "…"));
     text(next, explained ? nextToGo(explained) : "");
     describe(facts, file);
     buttons?.update(file, fill);
@@ -98,7 +98,7 @@ function tensorWords(tensors) {
 function nextToGo({ next }) {
   if (!next) return "Nothing of it would go if room were needed.";
   const before = next.bytes_before > 0 ? `, after ${bytes(next.bytes_before)} of other models` : ", before anything else";
-  return `If room were needed, ${bytes(next.bytes)} of it would go next${before}: ${next.reason}`;
+  return sentence(`If room were needed, ${bytes(next.bytes)} of it would go next${before}: ${next.reason}`);
 }
 
 function describe(facts, file) {
