@@ -19,7 +19,7 @@ const MIB = 2 ** 20;
 test("figures are written as people read them", () => {
   assert.deepEqual([0, 1023, 1536, 512 * MIB, 1.5 * GIB, 24 * GIB, 1023.9 * MIB, NaN].map(bytes),
     ["0 B", "1023 B", "1.5 KiB", "512 MiB", "1.5 GiB", "24 GiB", "1 GiB", "–"]);
-  assert.deepEqual([0, 12_300_000, 1_750_000_000].map(rate), ["0 kB/s", "12 MB/s", "1.8 GB/s"]);
+  assert.deepEqual([0, 12_300_000, 1_750_000_000].map(rate), ["0 MB/s", "12 MB/s", "1.8 GB/s"]);
   assert.deepEqual([0, 0.001, 0.5, 0.999, 1, NaN].map(percent), ["0 %", "< 1 %", "50 %", "99 %", "100 %", "–"]);
   assert.deepEqual([0.2, 80, 600, 7200, 400_000].map(duration), ["less than a second", "80 s", "10 min", "2 h", "5 days"]);
   assert.deepEqual([folder("/m/a/b.gguf", "/m"), folder("/m/b.gguf", "/m"), folder("/mm/b.gguf", "/m")], ["a", "", "/mm"]);
