@@ -5,16 +5,19 @@
 //! Set `WEIGHTFS_BIN` to test another binary than the one that cargo built beside the tests.
 
 pub mod actor;
+pub mod api;
 pub mod cgroup;
 pub mod compare;
 pub mod data;
 pub mod load;
 pub mod locks;
 pub mod maps;
+pub mod mask;
 pub mod mount;
 pub mod pages;
 pub mod python;
 pub mod requirements;
+pub mod screen;
 pub mod status;
 pub mod system;
 

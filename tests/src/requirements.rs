@@ -14,6 +14,8 @@ pub enum Need {
     Python,
     /// Node.js, Chromium, and what `tests/dashboard/package-lock.json` names.
     Browser,
+    /// A terminal that can be looked at.
+    Tmux,
 }
 
 /// Where Chromium may be, besides in `CHROMIUM`; as in `tests/dashboard/browser.mjs`.
@@ -52,6 +54,9 @@ fn missing(need: Need) -> Option<String> {
                 .then(|| "mounting needs root or fusermount3 (package fuse3)".to_owned())
         }
         Need::Root => (!is_root()).then(|| "it acts as several users, so it must start as root".to_owned()),
+        Need::Tmux => {
+            (!crate::system::has_program("tmux")).then(|| "it needs a terminal to look at (package tmux)".to_owned())
+        }
         Need::Python => {
             let python = crate::python::interpreter();
             (!python.exists()).then(|| format!("{} is not there; 'make venv' makes it", python.display()))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weightfs::control::{
@@ -32,14 +32,14 @@ const LONGEST_OWNER: usize = 200;
 /// Paths in one hint.
 const MOST_PATHS: usize = 1000;
 
-/// Who of the users has which owner's name: others cannot speak for it.
+/// Who of the users has which owner's name, and until when: others cannot speak for it.
 #[derive(Debug, Default)]
-pub struct Owners(Mutex<HashMap<String, Option<u32>>>);
+pub struct Owners(Mutex<HashMap<String, (Option<u32>, Instant)>>);
 
 impl Control {
     pub fn hint_in_use(&self, peer: &Peer, hint: &InUseHint) -> Result<InUse, ControlError> {
         let time = time(Some(hint.seconds))?;
-        self.speak_for(peer, &hint.owner)?;
+        self.speak_for(peer, &hint.owner, time)?;
         let (files, unknown) = self.named(peer, &hint.paths)?;
         let count = files.len() as u64;
         self.store.mark_in_use(&hint.owner, files, time);
@@ -47,17 +47,17 @@ impl Control {
     }
 
     pub fn end_in_use(&self, peer: &Peer, owner: &str) -> Result<(), ControlError> {
-        if !self.owners.0.lock().contains_key(owner) {
+        if self.owners.0.lock().get(owner).is_none_or(|(_, until)| *until < Instant::now()) {
             return Err(ControlError::NotFound(format!("there is no mark of '{owner}'")));
         }
-        self.speak_for(peer, owner)?;
+        self.speak_for(peer, owner, Duration::ZERO)?;
         self.store.mark_in_use(owner, Vec::new(), Duration::ZERO);
         Ok(())
     }
 
     pub fn hint_queue(&self, peer: &Peer, hint: &QueueHint) -> Result<Hinted, ControlError> {
         let time = time(hint.seconds)?;
-        self.speak_for(peer, &hint.owner)?;
+        self.speak_for(peer, &hint.owner, time)?;
         let items: Vec<&QueueItem> = hint.entries.iter().flat_map(|entry| &entry.paths).collect();
         let paths: Vec<PathBuf> = items.iter().map(|item| item.path.clone()).collect();
         bounded(&paths)?;
@@ -93,7 +93,7 @@ impl Control {
         if hint.device.is_empty() || hint.device.len() > LONGEST_OWNER {
             return Err(ControlError::BadRequest("name the device, such as cuda:0".to_owned()));
         }
-        self.speak_for(peer, &hint.owner)?;
+        self.speak_for(peer, &hint.owner, time)?;
         let (files, unknown) = self.named(peer, &hint.paths)?;
         let count = files.len() as u64;
         self.store.hint_vram(&hint.owner, &hint.device, files, time);
@@ -146,8 +146,8 @@ impl Control {
         HintStatus { in_use: in_use as u64, queued: queued as u64, in_vram: in_vram as u64 }
     }
 
-    /// Whether somebody may speak for an owner: the first one that does has the name.
-    fn speak_for(&self, peer: &Peer, owner: &str) -> Result<(), ControlError> {
+    /// Whether somebody may speak for an owner: the first one that does has the name, for as long as what he says holds.
+    fn speak_for(&self, peer: &Peer, owner: &str, time: Duration) -> Result<(), ControlError> {
         if owner.is_empty() || owner.len() > LONGEST_OWNER {
             return Err(ControlError::BadRequest(format!("an owner's name has 1 to {LONGEST_OWNER} bytes")));
         }
@@ -158,15 +158,19 @@ impl Control {
                 None
             }
         };
-        let mut owners = self.owners.0.lock();
-        match owners.get(owner) {
-            Some(known) if *known == uid || uid.is_some_and(|uid| self.rights.is_master(uid)) => Ok(()),
+        let (mut owners, now) = (self.owners.0.lock(), Instant::now());
+        owners.retain(|_, (_, until)| *until >= now);
+        match owners.get_mut(owner) {
+            Some((known, until)) if *known == uid || uid.is_some_and(|uid| self.rights.is_master(uid)) => {
+                *until = (now + time).max(*until);
+                Ok(())
+            }
             Some(_) => Err(ControlError::NotPermitted(format!("'{owner}' is the name of another user's program"))),
             None if owners.len() >= MOST_OWNERS => {
                 Err(ControlError::Failed(format!("{MOST_OWNERS} programs have given hints: too many for one more")))
             }
             None => {
-                owners.insert(owner.to_owned(), uid);
+                owners.insert(owner.to_owned(), (uid, now + time));
                 Ok(())
             }
         }

@@ -12,8 +12,8 @@ mod open;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
@@ -132,6 +132,16 @@ impl Fs {
     /// The user who owns the mounted folder; root where that cannot be known.
     pub fn source_owner(&self) -> u32 {
         rustix::fs::fstat(&*self.root).map_or(0, |stat| stat.st_uid)
+    }
+
+    /// The folder behind the mount.
+    pub fn source(&self) -> &SourceRoot {
+        &self.root
+    }
+
+    /// Whether links that lead out are presented as what they point to.
+    pub fn follows_links(&self) -> bool {
+        self.follow.is_some()
     }
 
     /// Runs something that may wait for the source on a thread that may.

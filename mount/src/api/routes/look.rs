@@ -56,7 +56,7 @@ pub async fn history(State(api): State<Api>, peer: Peer) -> Answer {
 /// What of this machine helps or hinders, as the daemon sees it.
 #[utoipa::path(get, path = "/v1/doctor", tag = "look", responses((status = 200, body = Findings)))]
 pub async fn doctor(State(api): State<Api>, peer: Peer) -> Answer {
-    api.look(peer, Effort::Glance, |control| Ok(control.doctor())).await
+    api.look(peer, Effort::Work, |control| Ok(control.doctor())).await
 }
 
 /// Whether something is recorded.
@@ -71,12 +71,7 @@ pub async fn trace(State(api): State<Api>, peer: Peer) -> Answer {
     params(("id" = String, Path, description = "As the prefetch was answered"), JobQuery),
     responses((status = 200, body = Job)),
 )]
-pub async fn job(
-    State(api): State<Api>,
-    peer: Peer,
-    Path(id): Path<String>,
-    Asked(query): Asked<JobQuery>,
-) -> Answer {
+pub async fn job(State(api): State<Api>, peer: Peer, Path(id): Path<String>, Asked(query): Asked<JobQuery>) -> Answer {
     let wait = query.wait_ms.unwrap_or(0);
     if wait > LONGEST_WAIT_MS {
         return Err(ControlError::BadRequest(format!("wait_ms is at most {LONGEST_WAIT_MS}")).into());

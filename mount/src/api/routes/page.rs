@@ -34,7 +34,8 @@ pub async fn dashboard(State(api): State<Api>, peer: Peer, Sent(request): Sent<D
 }
 
 fn address(text: &str) -> Result<SocketAddr, ControlError> {
-    text.parse().map_err(|_| ControlError::BadRequest(format!("'{text}' is no address and port, such as 127.0.0.1:8000")))
+    text.parse()
+        .map_err(|_| ControlError::BadRequest(format!("'{text}' is no address and port, such as 127.0.0.1:8000")))
 }
 
 /// A file of the page: where it is served, its type, its text.
