@@ -21,7 +21,8 @@ export async function open(browser, url, options = {}) {
   const complaints = [];
   page.on("pageerror", (error) => complaints.push(String(error)));
   page.on("console", (message) => {
-    if (message.type() === "error" && !message.text().startsWith("Failed to load resource")) complaints.push(message.text());
+    if (message.type() === "error" && !message.text().startsWith("Failed to load resource"))
+      complaints.push(message.text());
   });
   page.setDefaultTimeout(15_000);
   await page.addInitScript(() => {

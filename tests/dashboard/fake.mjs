@@ -7,10 +7,16 @@ import { fileURLToPath } from "node:url";
 import { createWorld } from "./world.mjs";
 
 const PAGE = new URL("../../mount/src/api/dashboard/", import.meta.url);
-const TYPES = { html: "text/html; charset=utf-8", css: "text/css; charset=utf-8", js: "text/javascript; charset=utf-8", svg: "image/svg+xml" };
+const TYPES = {
+  html: "text/html; charset=utf-8",
+  css: "text/css; charset=utf-8",
+  js: "text/javascript; charset=utf-8",
+  svg: "image/svg+xml",
+};
 export const TOKEN = "a-token-for-tests";
-export const POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-  + "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
+export const POLICY =
+  "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; " +
+  "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
 /// Starts a server on a free port, or on `port`. Returns {url, world, close(), drop()}: `drop` ends all connections, as a
 /// daemon does that goes away.
@@ -49,7 +55,12 @@ function json(response, status, value, type = "application/json") {
 }
 
 function problem(response, status, kind, detail) {
-  json(response, status, { type: `urn:weightfs:problem:${kind}`, title: kind, status, detail }, "application/problem+json");
+  json(
+    response,
+    status,
+    { type: `urn:weightfs:problem:${kind}`, title: kind, status, detail },
+    "application/problem+json",
+  );
 }
 
 async function body(request) {
@@ -65,10 +76,14 @@ async function answer(world, request, response) {
   const path = query.get("path");
   if (request.method !== "GET") return steer(world, request, response, url.pathname);
   switch (url.pathname) {
-    case "/v1/status": return json(response, 200, world.status());
-    case "/v1/history": return json(response, 200, world.history());
-    case "/v1/files": return json(response, 200, list(world, query));
-    case "/v1/events": return events(world, request, response);
+    case "/v1/status":
+      return json(response, 200, world.status());
+    case "/v1/history":
+      return json(response, 200, world.history());
+    case "/v1/files":
+      return json(response, 200, list(world, query));
+    case "/v1/events":
+      return events(world, request, response);
     default:
   }
   if (url.pathname.startsWith("/v1/jobs/")) {
@@ -88,7 +103,8 @@ function list(world, query) {
   const end = start + Number(query.get("limit") ?? 1000);
   const sum = (name) => all.reduce((total, one) => total + one[name], 0);
   return {
-    files: all.slice(start, end), next: end < all.length ? String(end) : null,
+    files: all.slice(start, end),
+    next: end < all.length ? String(end) : null,
     totals: { files: all.length, size_bytes: sum("size_bytes"), resident_bytes: sum("resident_bytes") },
   };
 }
@@ -102,7 +118,8 @@ function events(world, request, response) {
 }
 
 async function steer(world, request, response, path) {
-  if (request.headers.authorization !== `Bearer ${TOKEN}`) return problem(response, 403, "not_permitted", "open the page with 'weightfs dashboard'");
+  if (request.headers.authorization !== `Bearer ${TOKEN}`)
+    return problem(response, 403, "not_permitted", "open the page with 'weightfs dashboard'");
   if (request.method === "DELETE") {
     world.cancel(path.split("/").at(-1));
     return response.writeHead(204).end();
@@ -110,16 +127,27 @@ async function steer(world, request, response, path) {
   const given = await body(request);
   switch (path) {
     case "/v1/pin":
-      if (given.path.includes("qwen_image")) return problem(response, 409, "no_room", "19 GiB do not fit: 5.3 GiB are pinned already, and the budget is 24 GiB");
+      if (given.path.includes("qwen_image"))
+        return problem(
+          response,
+          409,
+          "no_room",
+          "19 GiB do not fit: 5.3 GiB are pinned already, and the budget is 24 GiB",
+        );
       return json(response, 200, world.pin(given.path, given.tensors));
-    case "/v1/unpin": return json(response, 200, world.unpin(given.path));
-    case "/v1/evict": return json(response, 200, world.evict(given.path));
-    case "/v1/prefetch": return json(response, 202, world.prefetch(given.paths[0]));
-    case "/v1/budget": return json(response, 200, world.budget(given.limit_bytes));
+    case "/v1/unpin":
+      return json(response, 200, world.unpin(given.path));
+    case "/v1/evict":
+      return json(response, 200, world.evict(given.path));
+    case "/v1/prefetch":
+      return json(response, 202, world.prefetch(given.paths[0]));
+    case "/v1/budget":
+      return json(response, 200, world.budget(given.limit_bytes));
     case "/v1/hints/priority":
       world.daemon.files.get(given.path).priority = given.priority;
       return json(response, 200, {});
-    default: return problem(response, 404, "not_found", path);
+    default:
+      return problem(response, 404, "not_found", path);
   }
 }
 

@@ -8,7 +8,12 @@ import { after, before, test } from "node:test";
 
 import { launch, open } from "./browser.mjs";
 
-const { WEIGHTFS_BIN: PROGRAM, DASHBOARD_URL: URL_WITH_TOKEN, DASHBOARD_TOKEN: TOKEN, DASHBOARD_MOUNT: MOUNT } = process.env;
+const {
+  WEIGHTFS_BIN: PROGRAM,
+  DASHBOARD_URL: URL_WITH_TOKEN,
+  DASHBOARD_TOKEN: TOKEN,
+  DASHBOARD_MOUNT: MOUNT,
+} = process.env;
 const BARE = URL_WITH_TOKEN?.split("#")[0];
 const BASE = `${MOUNT}/checkpoints/base.safetensors`;
 const ENCODER = `${MOUNT}/text_encoders/encoder.safetensors`;
@@ -73,7 +78,9 @@ test("what programs read appears by itself, with a reason", async () => {
   const { page, complaints, panel } = await shown(URL_WITH_TOKEN);
   assert.ok(readFileSync(ENCODER).length > 0);
   await page.locator("#events").getByRole("button", { name: "encoder.safetensors" }).first().waitFor();
-  await page.locator(".wf-tile[aria-label*='encoder.safetensors'][aria-label*='in RAM']:not([aria-label*='not in RAM'])").waitFor();
+  await page
+    .locator(".wf-tile[aria-label*='encoder.safetensors'][aria-label*='in RAM']:not([aria-label*='not in RAM'])")
+    .waitFor();
   await choose(page, "encoder.safetensors");
   await page.waitForFunction(() => document.querySelector("#model .wf-why").textContent.length > 10);
   await panel.getByText(/\d+ tensors? in \d+ groups?/).waitFor();
@@ -90,7 +97,7 @@ test("the budget is set, and is as mounted again", async () => {
   await page.getByLabel("At most, in GiB").fill("0.125");
   await page.getByRole("button", { name: "Set" }).click();
   await page.getByText("of 128 MiB").waitFor();
-  assert.ok(await budget() < full);
+  assert.ok((await budget()) < full);
   await page.getByRole("button", { name: "Change budget…" }).click();
   await page.getByRole("button", { name: "As mounted" }).click();
   await page.getByText("of 256 MiB").waitFor();
@@ -103,9 +110,12 @@ test("without the token there is nothing to click, and the daemon refuses", asyn
   await page.getByText("You can look, and change nothing.").waitFor();
   await choose(page, "base.safetensors");
   assert.equal(await page.locator("#model").getByRole("button", { name: "Pin", exact: true }).count(), 0);
-  const post = (headers) => fetch(new URL("/v1/evict", BARE), {
-    method: "POST", headers: { "Content-Type": "application/json", ...headers }, body: JSON.stringify({ path: BASE }),
-  });
+  const post = (headers) =>
+    fetch(new URL("/v1/evict", BARE), {
+      method: "POST",
+      headers: { "Content-Type": "application/json", ...headers },
+      body: JSON.stringify({ path: BASE }),
+    });
   assert.equal((await post({})).status, 403);
   assert.equal((await post({ Authorization: `Bearer ${TOKEN.replace(/./, "x")}` })).status, 403);
   assert.equal((await post({ Authorization: `Bearer ${TOKEN}` })).status, 200);
@@ -118,7 +128,12 @@ test("what is served says that nothing from elsewhere may run", async () => {
     const response = await fetch(new URL(name, BARE));
     assert.equal(response.status, 200, name);
     const policy = response.headers.get("content-security-policy");
-    for (const rule of ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "require-trusted-types-for 'script'"]) {
+    for (const rule of [
+      "default-src 'none'",
+      "script-src 'self'",
+      "frame-ancestors 'none'",
+      "require-trusted-types-for 'script'",
+    ]) {
       assert.ok(policy.includes(rule), `${name}: ${policy}`);
     }
     assert.equal(response.headers.get("x-content-type-options"), "nosniff");

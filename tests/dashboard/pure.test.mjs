@@ -17,18 +17,38 @@ const GIB = 2 ** 30;
 const MIB = 2 ** 20;
 
 test("figures are written as people read them", () => {
-  assert.deepEqual([0, 1023, 1536, 512 * MIB, 1.5 * GIB, 24 * GIB, 1023.9 * MIB, NaN].map(bytes),
-    ["0 B", "1023 B", "1.5 KiB", "512 MiB", "1.5 GiB", "24 GiB", "1 GiB", "–"]);
+  assert.deepEqual([0, 1023, 1536, 512 * MIB, 1.5 * GIB, 24 * GIB, 1023.9 * MIB, NaN].map(bytes), [
+    "0 B",
+    "1023 B",
+    "1.5 KiB",
+    "512 MiB",
+    "1.5 GiB",
+    "24 GiB",
+    "1 GiB",
+    "–",
+  ]);
   assert.deepEqual([0, 12_300_000, 1_750_000_000].map(rate), ["0 MB/s", "12 MB/s", "1.8 GB/s"]);
   assert.deepEqual([0, 0.001, 0.5, 0.999, 1, NaN].map(percent), ["0 %", "< 1 %", "50 %", "99 %", "100 %", "–"]);
-  assert.deepEqual([0.2, 80, 600, 7200, 400_000].map(duration), ["less than a second", "80 s", "10 min", "2 h", "5 days"]);
-  assert.deepEqual([folder("/m/a/b.gguf", "/m"), folder("/m/b.gguf", "/m"), folder("/mm/b.gguf", "/m")], ["a", "", "/mm"]);
+  assert.deepEqual([0.2, 80, 600, 7200, 400_000].map(duration), [
+    "less than a second",
+    "80 s",
+    "10 min",
+    "2 h",
+    "5 days",
+  ]);
+  assert.deepEqual(
+    [folder("/m/a/b.gguf", "/m"), folder("/m/b.gguf", "/m"), folder("/mm/b.gguf", "/m")],
+    ["a", "", "/mm"],
+  );
 });
 
 test("the pieces of a file add up to it, whatever the daemon reports", () => {
   const file = { size_bytes: 10, resident_bytes: 6, pinned_bytes: 2, filling_bytes: 1, client_held_bytes: 99 };
   const found = pieces(file);
-  assert.deepEqual(found.map(({ state }) => state), ["pinned", "resident", "partial", "held"]);
+  assert.deepEqual(
+    found.map(({ state }) => state),
+    ["pinned", "resident", "partial", "held"],
+  );
   assert.ok(Math.abs(found.reduce((sum, { share }) => sum + share, 0) - 1) < 1e-9);
   assert.deepEqual(pieces({ size_bytes: 4 }), [{ state: "absent", share: 1 }]);
 });
@@ -37,7 +57,9 @@ test("tensors are coloured in the order of the file, neighbours joined", () => {
   const tensor = (offset, resident_bytes, pinned = false) => ({ offset, size_bytes: 10, resident_bytes, pinned });
   const found = tensorPieces([tensor(30, 0), tensor(0, 10, true), tensor(10, 10), tensor(20, 10), tensor(40, 3)]);
   assert.deepEqual(found, [
-    { state: "pinned", share: 0.2 }, { state: "resident", share: 0.4 }, { state: "absent", share: 0.2 },
+    { state: "pinned", share: 0.2 },
+    { state: "resident", share: 0.4 },
+    { state: "absent", share: 0.2 },
     { state: "partial", share: 0.2 },
   ]);
   const alternating = Array.from({ length: 5000 }, (_, n) => tensor(10 * n, n % 2 ? 10 : 0));
@@ -64,14 +86,30 @@ test("the map fills its rectangle with areas in proportion", () => {
     assert.ok(Math.abs(width * height - item * 1000) < 1e-6, `the area of ${item}`);
     assert.ok(x >= 5 - 1e-6 && y >= 7 - 1e-6 && x + width <= 405 + 1e-6 && y + height <= 257 + 1e-6);
   }
-  assert.deepEqual(squarify([1], (weight) => weight, { x: 0, y: 0, width: 0, height: 9 }), []);
+  assert.deepEqual(
+    squarify([1], (weight) => weight, { x: 0, y: 0, width: 0, height: 9 }),
+    [],
+  );
 });
 
 test("history becomes rates, and shares that count passthrough", () => {
-  const sample = (at, ram_bytes, source_bytes, passthrough_bytes = 0) =>
-    ({ at, ram_bytes, source_bytes, source_read_bytes: source_bytes, passthrough_bytes, passthrough_opens: passthrough_bytes ? 1 : 0 });
+  const sample = (at, ram_bytes, source_bytes, passthrough_bytes = 0) => ({
+    at,
+    ram_bytes,
+    source_bytes,
+    source_read_bytes: source_bytes,
+    passthrough_bytes,
+    passthrough_opens: passthrough_bytes ? 1 : 0,
+  });
   const history = { interval_seconds: 1, samples: [sample(10, 100, 0), sample(12, 400, 200), sample(13, 0, 0)] };
-  assert.deepEqual(flow.throughput(history).map(({ values }) => values), [[100, 0, null], [200, 100, 100], [0, 0, null]]);
+  assert.deepEqual(
+    flow.throughput(history).map(({ values }) => values),
+    [
+      [100, 0, null],
+      [200, 100, 100],
+      [0, 0, null],
+    ],
+  );
   assert.deepEqual(flow.hitShare(history).at(-1).values, [500 / 700]);
   assert.equal(flow.hitShareNow({ samples: [sample(1, 0, 100, 300)] }).share, 0.75);
   assert.deepEqual(flow.hitShare({ samples: [sample(1, 0, 0)] })[0].values, [null]);
@@ -88,13 +126,19 @@ test("events that are alike and close together are one", () => {
   log.add({ kind: "opened", path: "/b", at: 1 });
   log.add({ kind: "evicted", path: "/a", at: 2, bytes: 6, reason: "room" });
   log.add({ kind: "evicted", path: "/a", at: 20, bytes: 6, reason: "room" });
-  assert.deepEqual(log.list().map(({ kind, bytes: size, times }) => [kind, size, times]),
-    [["evicted", 6, 1], ["evicted", 11, 2], ["opened", undefined, 1]]);
+  assert.deepEqual(
+    log.list().map(({ kind, bytes: size, times }) => [kind, size, times]),
+    [
+      ["evicted", 6, 1],
+      ["evicted", 11, 2],
+      ["opened", undefined, 1],
+    ],
+  );
   assert.equal(log.list(new Set(["opened"])).length, 1);
 });
 
 test("server-sent events are read however they are cut into pieces", async () => {
-  const words = ": keep-alive\n\nevent: filled\ndata: {\"a\":1,\ndata: \"b\":\"ü\"}\r\n\r\ndata: {}\n\n";
+  const words = ': keep-alive\n\nevent: filled\ndata: {"a":1,\ndata: "b":"ü"}\r\n\r\ndata: {}\n\n';
   const raw = new TextEncoder().encode(words);
   for (const size of [1, 2, 7, 1000]) {
     const body = new ReadableStream({
@@ -105,13 +149,24 @@ test("server-sent events are read however they are cut into pieces", async () =>
     });
     const found = [];
     for await (const { name, data } of messages(body)) if (data) found.push([name, JSON.parse(data)]);
-    assert.deepEqual(found, [["filled", { a: 1, b: "ü" }], ["message", {}]], `in pieces of ${size}`);
+    assert.deepEqual(
+      found,
+      [
+        ["filled", { a: 1, b: "ü" }],
+        ["message", {}],
+      ],
+      `in pieces of ${size}`,
+    );
   }
 });
 
 test("what bounds the budget is a sentence", () => {
-  assert.equal(bound({ budget_bytes: GIB, limit_bytes: GIB, budget_reason: "as much as --ram allows" }),
-    "The budget is as much as --ram allows.");
-  assert.equal(bound({ budget_bytes: GIB, limit_bytes: 3 * GIB, budget_reason: "other programs are waiting for memory" }),
-    "The budget is 2 GiB less than the 3 GiB of --ram: other programs are waiting for memory.");
+  assert.equal(
+    bound({ budget_bytes: GIB, limit_bytes: GIB, budget_reason: "as much as --ram allows" }),
+    "The budget is as much as --ram allows.",
+  );
+  assert.equal(
+    bound({ budget_bytes: GIB, limit_bytes: 3 * GIB, budget_reason: "other programs are waiting for memory" }),
+    "The budget is 2 GiB less than the 3 GiB of --ram: other programs are waiting for memory.",
+  );
 });

@@ -20,17 +20,30 @@ export function createChart({ title, series, words, full = null, least = 1, roun
   const readout = h("span", { class: "wf-readout" });
   const paths = series.map(({ colour, kind }) => svg("path", { class: `wf-${kind} wf-ink-${colour}` }));
   const cursor = svg("path", { class: "wf-cursor" });
-  const plot = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
-    svg("path", { class: "wf-rule", d: `M0 0.5H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}` }), ...paths, cursor);
+  const plot = svg(
+    "svg",
+    { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", "aria-hidden": "true" },
+    svg("path", { class: "wf-rule", d: `M0 0.5H${WIDTH}M0 ${HEIGHT / 2}H${WIDTH}` }),
+    ...paths,
+    cursor,
+  );
   const frame = h("div", { class: "wf-plot", role: "img", tabIndex: 0 }, plot, top);
   const live = h("span", { class: "wf-unseen", "aria-live": "polite" });
   const begin = h("span", {});
-  const root = h("figure", { class: "wf-chart" },
-    h("figcaption", {},
-      h("span", { class: "wf-title" }, h("span", {}, title), series.length > 1 ? legend(series) : null), headline, note),
+  const root = h(
+    "figure",
+    { class: "wf-chart" },
+    h(
+      "figcaption",
+      {},
+      h("span", { class: "wf-title" }, h("span", {}, title), series.length > 1 ? legend(series) : null),
+      headline,
+      note,
+    ),
     frame,
     h("div", { class: "wf-axis" }, begin, readout, h("span", {}, "now")),
-    live);
+    live,
+  );
 
   let shown = { points: [], from: 0, until: 1, max: 1 };
   let chosen = null;
@@ -64,12 +77,14 @@ export function createChart({ title, series, words, full = null, least = 1, roun
   function outline(index, kind) {
     const below = series.map((one, place) => place).filter((place) => place < index && series[place].kind === "area");
     const base = (point) => (kind === "area" ? below.reduce((sum, place) => sum + (point.values[place] ?? 0), 0) : 0);
-    return runs(index).map((run) => {
-      const upper = run.map((point) => `${x(point.at)} ${y(base(point) + point.values[index])}`);
-      if (kind !== "area") return `M${upper.join("L")}`;
-      const lower = run.map((point) => `${x(point.at)} ${y(base(point))}`).reverse();
-      return `M${upper.join("L")}L${lower.join("L")}Z`;
-    }).join("");
+    return runs(index)
+      .map((run) => {
+        const upper = run.map((point) => `${x(point.at)} ${y(base(point) + point.values[index])}`);
+        if (kind !== "area") return `M${upper.join("L")}`;
+        const lower = run.map((point) => `${x(point.at)} ${y(base(point))}`).reverse();
+        return `M${upper.join("L")}L${lower.join("L")}Z`;
+      })
+      .join("");
   }
 
   function runs(index) {
@@ -98,16 +113,23 @@ export function createChart({ title, series, words, full = null, least = 1, roun
   function read(aloud = false) {
     const point = chosen === null ? null : nearest(chosen);
     attr(cursor, "d", point ? `M${x(point.at)} 0V${HEIGHT}` : null);
-    const values = point && series
-      .map(({ name }, index) => (Number.isFinite(point.values[index]) ? `${name} ${words(point.values[index])}` : null))
-      .filter(Boolean).join(", ");
+    const values =
+      point &&
+      series
+        .map(({ name }, index) =>
+          Number.isFinite(point.values[index]) ? `${name} ${words(point.values[index])}` : null,
+        )
+        .filter(Boolean)
+        .join(", ");
     text(readout, point ? `${clock(point.at)}: ${values}` : "");
     if (aloud) text(live, readout.textContent);
   }
 
   function nearest(at) {
-    return shown.points.reduce((best, point) =>
-      (best === null || Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best), null);
+    return shown.points.reduce(
+      (best, point) => (best === null || Math.abs(point.at - at) < Math.abs(best.at - at) ? point : best),
+      null,
+    );
   }
 
   frame.addEventListener("pointermove", (event) => {
@@ -135,8 +157,13 @@ export function createChart({ title, series, words, full = null, least = 1, roun
 }
 
 function legend(series) {
-  return h("span", { class: "wf-series", "aria-hidden": "true" }, series.map(({ name, colour, kind }) =>
-    h("span", {}, h("span", { class: `wf-swatch wf-${kind === "area" ? colour : "rule-mark"}` }), name)));
+  return h(
+    "span",
+    { class: "wf-series", "aria-hidden": "true" },
+    series.map(({ name, colour, kind }) =>
+      h("span", {}, h("span", { class: `wf-swatch wf-${kind === "area" ? colour : "rule-mark"}` }), name),
+    ),
+  );
 }
 
 /// The next round number at or above `value`: 1, 2 or 5 with zeros.

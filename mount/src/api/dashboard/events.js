@@ -50,10 +50,16 @@ export function createEvents({ onChoose }) {
   const root = h("div", { class: "wf-events-box" }, list, empty);
 
   function create(event) {
-    return h("li", { class: `wf-event wf-event-${Object.hasOwn(KINDS, event.kind) ? event.kind : "other"}` },
+    return h(
+      "li",
+      { class: `wf-event wf-event-${Object.hasOwn(KINDS, event.kind) ? event.kind : "other"}` },
       h("span", { class: "wf-event-kind" }),
-      event.path ? h("button", { type: "button", class: "wf-link", onclick: () => onChoose(event.path) }) : h("span", {}),
-      h("time", {}), h("span", { class: "wf-event-why" }));
+      event.path
+        ? h("button", { type: "button", class: "wf-link", onclick: () => onChoose(event.path) })
+        : h("span", {}),
+      h("time", {}),
+      h("span", { class: "wf-event-why" }),
+    );
   }
 
   function paint(node, event) {

@@ -22,10 +22,17 @@ export function createFills({ onStop = null } = {}) {
     const stop = onStop
       ? h("button", { type: "button", class: "wf-button wf-small", onclick: () => onStop(stop.job) }, "Stop")
       : null;
-    const node = h("li", {},
+    const node = h(
+      "li",
+      {},
       h("div", { class: "wf-fill-line" }, h("span", { class: "wf-row-name" }), h("span", { class: "wf-muted" }), stop),
-      h("div", { class: "wf-progress", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100" }, h("div", {})),
-      h("div", { class: "wf-fill-line wf-muted" }, h("span", {}), h("span", {})));
+      h(
+        "div",
+        { class: "wf-progress", role: "progressbar", "aria-valuemin": "0", "aria-valuemax": "100" },
+        h("div", {}),
+      ),
+      h("div", { class: "wf-fill-line wf-muted" }, h("span", {}), h("span", {})),
+    );
     attr(node.children[1], "aria-label", fill.path);
     node.stop = stop;
     return node;

@@ -35,7 +35,9 @@ export function throughput({ samples, interval_seconds: interval }) {
 export function throughputNow({ samples, interval_seconds: interval }) {
   const last = Math.max(1, Math.round(NOW_SECONDS / interval));
   const points = throughput({ samples, interval_seconds: interval }).slice(-last);
-  return [0, 1, 2].map((index) => points.reduce((sum, { values }) => sum + (values[index] ?? 0), 0) / Math.max(1, points.length));
+  return [0, 1, 2].map(
+    (index) => points.reduce((sum, { values }) => sum + (values[index] ?? 0), 0) / Math.max(1, points.length),
+  );
 }
 
 /// What came out of RAM of what was asked for, as a share. A file that was opened in passthrough counts whole: its reads

@@ -44,7 +44,12 @@ export function duration(seconds) {
 
 /// The time of day of a Unix time.
 export function clock(at) {
-  return new Date(at * 1000).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+  return new Date(at * 1000).toLocaleTimeString([], {
+    hour: "2-digit",
+    minute: "2-digit",
+    second: "2-digit",
+    hourCycle: "h23",
+  });
 }
 
 /// A count with its noun: 1 file, 2,000 files.

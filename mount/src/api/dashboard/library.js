@@ -111,10 +111,12 @@ export function createLibrary({ api, changed }) {
       wanted.delete(path);
       if (isFresh(file)) continue;
       asking += 1;
-      loadTensors(path).catch(() => {}).finally(() => {
-        asking -= 1;
-        ask();
-      });
+      loadTensors(path)
+        .catch(() => {})
+        .finally(() => {
+          asking -= 1;
+          ask();
+        });
     }
   }
 

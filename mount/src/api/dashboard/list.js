@@ -36,10 +36,13 @@ export function createList({ onChoose, onScroll }) {
   });
 
   function create() {
-    const row = h("div", { class: "wf-row", role: "option" },
+    const row = h(
+      "div",
+      { class: "wf-row", role: "option" },
       h("div", { class: "wf-row-names" }, h("span", { class: "wf-row-name" }), h("span", { class: "wf-row-folder" })),
       h("div", { class: "wf-row-marks" }),
-      h("div", { class: "wf-row-state" }, h("div", { class: "wf-strip" }), h("span", {})));
+      h("div", { class: "wf-row-state" }, h("div", { class: "wf-strip" }), h("span", {})),
+    );
     row.addEventListener("click", () => choose(row.index));
     return row;
   }
@@ -52,10 +55,16 @@ export function createList({ onChoose, onScroll }) {
     text(names.children[0], basename(file.path));
     text(names.children[1], data.folderOf(file));
     const found = marks(file);
-    keyed(flags, found, (mark) => mark.words, (mark) => h("span", { class: `wf-flag wf-flag-${mark.name}` }), (node, mark) => {
-      text(node, mark.words);
-      attr(node, "title", mark.title);
-    });
+    keyed(
+      flags,
+      found,
+      (mark) => mark.words,
+      (mark) => h("span", { class: `wf-flag wf-flag-${mark.name}` }),
+      (node, mark) => {
+        text(node, mark.words);
+        attr(node, "title", mark.title);
+      },
+    );
     style(state.children[0], "background-image", background(data.piecesOf(file)));
     text(state.children[1], `${bytes(file.size_bytes)} · ${inWords(file)}`);
     attr(row, "aria-selected", String(file.path === data.chosen));
@@ -95,10 +104,14 @@ export function createList({ onChoose, onScroll }) {
     else return;
     event.preventDefault();
   });
-  root.addEventListener("scroll", () => {
-    draw();
-    onScroll?.();
-  }, { passive: true });
+  root.addEventListener(
+    "scroll",
+    () => {
+      draw();
+      onScroll?.();
+    },
+    { passive: true },
+  );
   new ResizeObserver(draw).observe(root);
 
   return {

@@ -61,7 +61,8 @@ export function createLive({ api, library, onStatus, onHistory, onEvent, onConne
         if (connection === "away") await sleep(FIRST_WAIT);
         await task();
       } catch (error) {
-        if (!error.status || error.status >= 500) isAway(error);
+        // A daemon that refuses is there; it is asked again.
+        if (!error.status) isAway(error);
       }
       await sleep(milliseconds);
       await visible();

@@ -58,7 +58,9 @@ const live = createLive({
     drawCharts();
   },
   onEvent(event) {
-    log.add(event.kind === "lost" ? { ...event, at: Date.now() / 1000, reason: `${event.lost} events came too fast` } : event);
+    log.add(
+      event.kind === "lost" ? { ...event, at: Date.now() / 1000, reason: `${event.lost} events came too fast` } : event,
+    );
     if (event.path) library.touch(event.path);
     if (event.path && event.path === state.chosen) explain();
     drawEvents();
@@ -68,7 +70,9 @@ const live = createLive({
     text(at("connection-words"), words);
   },
   onBack(worker) {
-    notices.done(worker ? `The daemon's worker was replaced (${count(worker.restarts, "time")} so far).` : "The daemon is back.");
+    notices.done(
+      worker ? `The daemon's worker was replaced (${count(worker.restarts, "time")} so far).` : "The daemon is back.",
+    );
     library.loadAll().catch(() => {});
   },
 });
@@ -89,7 +93,9 @@ function createCharts() {
   const share = (value) => percent(value);
   const list = {
     throughput: createChart({
-      title: "Throughput", words: rate, least: 1e7,
+      title: "Throughput",
+      words: rate,
+      least: 1e7,
       series: [
         { name: "RAM", colour: "resident", kind: "area" },
         { name: "waited for", colour: "held", kind: "area" },
@@ -97,11 +103,16 @@ function createCharts() {
       ],
     }),
     hits: createChart({
-      title: "Served from RAM", words: share, full: 1,
+      title: "Served from RAM",
+      words: share,
+      full: 1,
       series: [{ name: "from RAM", colour: "resident", kind: "line" }],
     }),
     holding: createChart({
-      title: "In RAM", words: bytes, least: 2 ** 20, round: binary,
+      title: "In RAM",
+      words: bytes,
+      least: 2 ** 20,
+      round: binary,
       series: [
         { name: "pinned", colour: "pinned", kind: "area" },
         { name: "kept", colour: "resident", kind: "area" },
@@ -110,7 +121,9 @@ function createCharts() {
       ],
     }),
     pressure: createChart({
-      title: "Memory pressure", words: (value) => `${value.toFixed(value < 10 ? 1 : 0)} %`, least: 10,
+      title: "Memory pressure",
+      words: (value) => `${value.toFixed(value < 10 ? 1 : 0)} %`,
+      least: 10,
       series: [{ name: "waiting", colour: "held", kind: "line" }],
     }),
   };
@@ -126,21 +139,28 @@ const drawCharts = framed(() => {
   const { share, passthrough_opens: past } = flow.hitShareNow(history);
   const last = history.samples.at(-1);
   charts.throughput.update({
-    points: flow.throughput(history), seconds,
-    headline: rate(fromRam + hadToRead), note: `disk ${rate(disk)}`,
+    points: flow.throughput(history),
+    seconds,
+    headline: rate(fromRam + hadToRead),
+    note: `disk ${rate(disk)}`,
   });
   charts.hits.update({
-    points: flow.hitShare(history), seconds,
-    headline: percent(share ?? NaN), note: past > 0 ? `${count(past, "open")} in passthrough` : "",
+    points: flow.hitShare(history),
+    seconds,
+    headline: percent(share ?? NaN),
+    note: past > 0 ? `${count(past, "open")} in passthrough` : "",
   });
   charts.holding.update({
-    points: flow.holding(history), seconds,
-    headline: last ? bytes(last.resident_bytes + last.client_held_bytes) : "–", note: last ? `budget ${bytes(last.budget_bytes)}` : "",
+    points: flow.holding(history),
+    seconds,
+    headline: last ? bytes(last.resident_bytes + last.client_held_bytes) : "–",
+    note: last ? `budget ${bytes(last.budget_bytes)}` : "",
   });
   const { pressure } = state.status ?? {};
   const waiting = last?.psi_some_avg10;
   charts.pressure.update({
-    points: flow.pressure(history), seconds,
+    points: flow.pressure(history),
+    seconds,
     headline: Number.isFinite(waiting) ? `${waiting.toFixed(1)} %` : "not known",
     note: pressure ? `${bytes(pressure.mem_available_bytes)} free · reserve ${bytes(pressure.reserve_bytes)}` : "",
   });
@@ -150,12 +170,23 @@ function drawStatus() {
   const { status } = state;
   ram.update(status.ram);
   text(at("mounts"), status.mounts.map((mount) => mount.mountpoint).join(", ") || "nothing mounted");
-  attr(at("mounts"), "title", status.mounts
-    .map(({ mountpoint, source, passthrough }) => `${mountpoint} over ${source === mountpoint ? "itself" : source}, ${passthrough ? "passthrough" : "no passthrough"}`).join("\n"));
+  attr(
+    at("mounts"),
+    "title",
+    status.mounts
+      .map(
+        ({ mountpoint, source, passthrough }) =>
+          `${mountpoint} over ${source === mountpoint ? "itself" : source}, ${passthrough ? "passthrough" : "no passthrough"}`,
+      )
+      .join("\n"),
+  );
   const parts = [
-    `weightfs ${status.version}`, `up for ${duration(status.uptime_seconds)}`, `process ${status.worker.pid}`,
+    `weightfs ${status.version}`,
+    `up for ${duration(status.uptime_seconds)}`,
+    `process ${status.worker.pid}`,
     status.worker.restarts > 0 && `${count(status.worker.restarts, "restart")} of the worker`,
-    `reads by ${status.io.engine}`, `${bytes(status.io.evicted_bytes)} evicted`,
+    `reads by ${status.io.engine}`,
+    `${bytes(status.io.evicted_bytes)} evicted`,
     status.hints?.queued > 0 && `${count(status.hints.queued, "file")} queued`,
     status.policy && `policy: ${status.policy}`,
   ];
@@ -190,7 +221,7 @@ function drawModel() {
   if (file && library.tensorsAreOld(file)) library.want([file]);
   model.update({
     file,
-    fill: file ? inFlight().find((fill) => fill.path === file.path) ?? null : null,
+    fill: file ? (inFlight().find((fill) => fill.path === file.path) ?? null) : null,
     explained: state.explained,
     tensors: file ? library.tensors(file.path) : null,
     piecesOf: library.piecesOf,
@@ -241,14 +272,26 @@ async function explain() {
 }
 
 function createKinds() {
-  const buttons = Object.entries({ all: "All", evicted: KINDS.evicted, filled: KINDS.filled, opened: KINDS.opened }).map(([kind, words]) =>
-    h("button", {
-      type: "button", "aria-pressed": String(kind === "all"), onclick(event) {
-        state.kinds = kind === "all" ? null : new Set([kind]);
-        for (const button of buttons) attr(button, "aria-pressed", String(button === event.currentTarget));
-        drawEvents();
+  const buttons = Object.entries({
+    all: "All",
+    evicted: KINDS.evicted,
+    filled: KINDS.filled,
+    opened: KINDS.opened,
+  }).map(([kind, words]) =>
+    h(
+      "button",
+      {
+        type: "button",
+        "aria-pressed": String(kind === "all"),
+        onclick(event) {
+          state.kinds = kind === "all" ? null : new Set([kind]);
+          for (const button of buttons) attr(button, "aria-pressed", String(button === event.currentTarget));
+          drawEvents();
+        },
       },
-    }, words));
+      words,
+    ),
+  );
   at("event-kinds").append(...buttons);
 }
 

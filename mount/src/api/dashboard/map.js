@@ -36,7 +36,10 @@ export function createMap({ onChoose, onFolder }) {
     const key = `${box.width} ${box.height} ${data.shape}`;
     if (key !== layout.key) layout = { key, ...arrange(data, box) };
     const files = new Map(data.files.map((file) => [file.path, file]));
-    const tiles = layout.tiles.map((tile) => ({ ...tile, files: tile.paths.map((path) => files.get(path)).filter(Boolean) }));
+    const tiles = layout.tiles.map((tile) => ({
+      ...tile,
+      files: tile.paths.map((path) => files.get(path)).filter(Boolean),
+    }));
     keyed(root, [...layout.heads, ...tiles], (part) => part.key, create, paint);
     empty.remove();
     if (tiles.length === 0) {
@@ -48,10 +51,20 @@ export function createMap({ onChoose, onFolder }) {
 
   function create(part) {
     if (part.head) return h("div", { class: "wf-map-head", "aria-hidden": "true" });
-    const tile = h("button", { type: "button", class: "wf-tile", tabIndex: -1 },
-      h("span", { class: "wf-tile-label" }, h("span", { class: "wf-tile-name" }), h("span", { class: "wf-tile-more" }),
-        h("span", { class: "wf-tile-more" })));
-    tile.addEventListener("click", () => (tile.only ? onChoose(tile.only) : onFolder(tile.group === OTHERS ? "" : tile.group)));
+    const tile = h(
+      "button",
+      { type: "button", class: "wf-tile", tabIndex: -1 },
+      h(
+        "span",
+        { class: "wf-tile-label" },
+        h("span", { class: "wf-tile-name" }),
+        h("span", { class: "wf-tile-more" }),
+        h("span", { class: "wf-tile-more" }),
+      ),
+    );
+    tile.addEventListener("click", () =>
+      tile.only ? onChoose(tile.only) : onFolder(tile.group === OTHERS ? "" : tile.group),
+    );
     return tile;
   }
 
@@ -73,7 +86,10 @@ export function createMap({ onChoose, onFolder }) {
     text(label.children[0], name);
     text(label.children[1], more);
     const found = one ? marks(one) : [];
-    const flags = found.filter((mark) => !SAID.has(mark.name)).map((mark) => mark.words).join(", ");
+    const flags = found
+      .filter((mark) => !SAID.has(mark.name))
+      .map((mark) => mark.words)
+      .join(", ");
     const roomy = part.height > 64 && part.width > 90;
     text(label.children[2], within || flags);
     attr(label.children[2], "hidden", !roomy || !(within || flags));
@@ -89,9 +105,10 @@ export function createMap({ onChoose, onFolder }) {
   /// One tile takes part in the order of tabs: the chosen one, else the one that was focused last, else the first.
   function focusable() {
     const tiles = [...root.querySelectorAll(".wf-tile")];
-    current = tiles.find((tile) => tile === document.activeElement)
-      ?? tiles.find((tile) => tile.only && tile.only === data.chosen)
-      ?? (tiles.includes(current) ? current : tiles[0] ?? null);
+    current =
+      tiles.find((tile) => tile === document.activeElement) ??
+      tiles.find((tile) => tile.only && tile.only === data.chosen) ??
+      (tiles.includes(current) ? current : (tiles[0] ?? null));
     for (const tile of tiles) tile.tabIndex = tile === current ? 0 : -1;
   }
 
@@ -131,16 +148,33 @@ function arrange({ files, weight, folderOf }, box) {
   const slight = [...groups].filter(([, list]) => heavy(list) < LEAST_GROUP * total);
   if (slight.length > 1) {
     for (const [name] of slight) groups.delete(name);
-    groups.set(OTHERS, slight.flatMap(([, list]) => list));
+    groups.set(
+      OTHERS,
+      slight.flatMap(([, list]) => list),
+    );
   }
   const visible = [...files].sort((a, b) => weight(b) - weight(a)).slice(0, MOST_TILES);
-  const least = Math.max((LEAST_AREA / (box.width * box.height)) * total, visible.length < MOST_TILES ? 0 : weight(visible.at(-1)));
+  const least = Math.max(
+    (LEAST_AREA / (box.width * box.height)) * total,
+    visible.length < MOST_TILES ? 0 : weight(visible.at(-1)),
+  );
   const heads = [];
   const tiles = [];
   const areas = squarify([...groups.entries()], ([, list]) => heavy(list), { x: 0, y: 0, ...box });
-  for (const { item: [name, list], ...area } of areas) {
+  for (const {
+    item: [name, list],
+    ...area
+  } of areas) {
     const headed = area.height > 60 && area.width > 70 && groups.size > 1;
-    if (headed) heads.push({ key: `h:${name}`, head: name || "(top)", left: area.x, top: area.y, width: area.width, height: HEAD });
+    if (headed)
+      heads.push({
+        key: `h:${name}`,
+        head: name || "(top)",
+        left: area.x,
+        top: area.y,
+        width: area.width,
+        height: HEAD,
+      });
     const inner = headed ? { ...area, y: area.y + HEAD, height: area.height - HEAD } : area;
     const large = list.filter((file) => weight(file) >= least);
     const small = list.filter((file) => weight(file) < least);
@@ -149,7 +183,15 @@ function arrange({ files, weight, folderOf }, box) {
       ...together(small, name, heavy, least),
     ];
     for (const { item, x, y, width, height } of squarify(parts, (part) => part.weight, inner)) {
-      tiles.push({ key: item.key, paths: item.paths, group: item.folder ?? name, left: x, top: y, width: width - 2, height: height - 2 });
+      tiles.push({
+        key: item.key,
+        paths: item.paths,
+        group: item.folder ?? name,
+        left: x,
+        top: y,
+        width: width - 2,
+        height: height - 2,
+      });
     }
   }
   return { heads, tiles };
@@ -160,7 +202,12 @@ function together(small, name, heavy, least) {
   const folders = Map.groupBy(small, (file) => folder(file.path));
   const seen = [...folders].filter(([, list]) => heavy(list) >= least);
   const rest = [...folders].filter(([, list]) => heavy(list) < least).flatMap(([, list]) => list);
-  const part = (key, list, under) => ({ key, weight: heavy(list), paths: list.map((file) => file.path), folder: under });
+  const part = (key, list, under) => ({
+    key,
+    weight: heavy(list),
+    paths: list.map((file) => file.path),
+    folder: under,
+  });
   return [
     ...seen.map(([path, list]) => part(`s:${path}`, list, seen.length > 1 ? path : name)),
     ...(rest.length > 0 ? [part(`s:${name}`, rest, name)] : []),

@@ -40,9 +40,23 @@ export function createModel({ actions = null, onClose = null } = {}) {
   const close = onClose
     ? h("button", { type: "button", class: "wf-button wf-close", "aria-label": "Close", onclick: () => onClose() }, "×")
     : null;
-  const body = h("div", { class: "wf-model-body" }, where, flags, strip,
-    h("p", { class: "wf-model-state" }, state, speed), buttons?.root, h("h4", {}, "Why"), why,
-    next, facts, partsTitle, parts, groupsTitle, groups);
+  const body = h(
+    "div",
+    { class: "wf-model-body" },
+    where,
+    flags,
+    strip,
+    h("p", { class: "wf-model-state" }, state, speed),
+    buttons?.root,
+    h("h4", {}, "Why"),
+    why,
+    next,
+    facts,
+    partsTitle,
+    parts,
+    groupsTitle,
+    groups,
+  );
   const none = h("p", { class: "wf-empty" });
   const root = h("div", { class: "wf-model" }, h("div", { class: "wf-model-head" }, heading, close), body, none);
   let shown = null;
@@ -62,11 +76,16 @@ export function createModel({ actions = null, onClose = null } = {}) {
       shown = file.path;
     }
     text(where, folder(file.path));
-    keyed(flags, marks(file), (mark) => mark.words, (mark) => h("span", { class: `wf-flag wf-flag-${mark.name}` }),
+    keyed(
+      flags,
+      marks(file),
+      (mark) => mark.words,
+      (mark) => h("span", { class: `wf-flag wf-flag-${mark.name}` }),
       (node, mark) => {
         text(node, mark.words);
         attr(node, "title", mark.title);
-      });
+      },
+    );
     style(strip, "background-image", background(piecesOf(file)));
     attr(strip, "aria-label", `${inWords(file)}, from the first tensor to the last`);
     text(state, `${bytes(file.resident_bytes)} of ${bytes(file.size_bytes)} in RAM`);
@@ -78,7 +97,13 @@ export function createModel({ actions = null, onClose = null } = {}) {
     const components = (tensors?.components ?? []).filter((part) => part.size_bytes > 0);
     attr(partsTitle, "hidden", components.length < 2);
     attr(parts, "hidden", components.length < 2);
-    keyed(parts, components, (part) => part.name, (part) => component(part, actions), (node, part) => node.paint(part, file));
+    keyed(
+      parts,
+      components,
+      (part) => part.name,
+      (part) => component(part, actions),
+      (node, part) => node.paint(part, file),
+    );
     const list = (tensors?.groups ?? []).slice(0, MOST_GROUPS);
     text(groupsTitle, tensors ? tensorWords(tensors) : "Tensors …");
     attr(groups, "hidden", tensors !== null && list.length === 0);
@@ -97,7 +122,8 @@ function tensorWords(tensors) {
 
 function nextToGo({ next }) {
   if (!next) return "Nothing of it would go if room were needed.";
-  const before = next.bytes_before > 0 ? `, after ${bytes(next.bytes_before)} of other models` : ", before anything else";
+  const before =
+    next.bytes_before > 0 ? `, after ${bytes(next.bytes_before)} of other models` : ", before anything else";
   return sentence(`If room were needed, ${bytes(next.bytes)} of it would go next${before}: ${next.reason}`);
 }
 
@@ -112,8 +138,13 @@ function describe(facts, file) {
     ["Held by programs", file.client_held_bytes > 0 ? bytes(file.client_held_bytes) : null],
     ["Format", FORMATS[file.format]],
   ].filter(([, value]) => value);
-  keyed(facts, rows, ([name]) => name, ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})),
-    (node, [, value]) => text(node.lastChild, value));
+  keyed(
+    facts,
+    rows,
+    ([name]) => name,
+    ([name]) => h("div", {}, h("dt", {}, name), h("dd", {})),
+    (node, [, value]) => text(node.lastChild, value),
+  );
 }
 
 /// The buttons for a whole file. They stay where they are; what cannot be done now is disabled.
@@ -122,15 +153,24 @@ function steering(actions) {
   let job = null;
   const button = (words, title, act) =>
     h("button", { type: "button", class: "wf-button", title, onclick: () => act(file) }, words);
-  const pin = button("Pin", "Read it into RAM and keep it there",
-    (one) => (one.pinned_bytes > 0 ? actions.unpin(one) : actions.pin(one)));
-  const prefetch = button("Prefetch", "Read it into RAM now, as far as the policy keeps it",
-    (one) => (job ? actions.stop(job) : actions.prefetch(one)));
+  const pin = button("Pin", "Read it into RAM and keep it there", (one) =>
+    one.pinned_bytes > 0 ? actions.unpin(one) : actions.pin(one),
+  );
+  const prefetch = button("Prefetch", "Read it into RAM now, as far as the policy keeps it", (one) =>
+    job ? actions.stop(job) : actions.prefetch(one),
+  );
   const evict = button("Evict", "Free what it takes of the RAM", (one) => actions.evict(one));
-  const priority = h("select", { class: "wf-select", onchange: () => actions.priority(file, priority.value) },
-    ["low", "normal", "high"].map((value) => h("option", { value }, value)));
-  const root = h("div", {}, h("div", { class: "wf-actions" }, pin, prefetch, evict),
-    h("label", { class: "wf-priority" }, "Priority", priority));
+  const priority = h(
+    "select",
+    { class: "wf-select", onchange: () => actions.priority(file, priority.value) },
+    ["low", "normal", "high"].map((value) => h("option", { value }, value)),
+  );
+  const root = h(
+    "div",
+    {},
+    h("div", { class: "wf-actions" }, pin, prefetch, evict),
+    h("label", { class: "wf-priority" }, "Priority", priority),
+  );
   return {
     root,
     update(next, fill) {
@@ -152,13 +192,27 @@ function component(part, actions) {
   let now = part;
   let file = null;
   const words = COMPONENTS[part.name] ?? part.name;
-  const button = (label, act) => h("button", {
-    type: "button", class: "wf-button wf-small", "aria-label": `${label}: ${words}`, onclick: () => act(),
-  }, label);
+  const button = (label, act) =>
+    h(
+      "button",
+      {
+        type: "button",
+        class: "wf-button wf-small",
+        "aria-label": `${label}: ${words}`,
+        onclick: () => act(),
+      },
+      label,
+    );
   const prefetch = button("Prefetch", () => actions.prefetch(file, { component: now.name }));
   const pin = button("Pin", () => actions.pin(file, { tensors: now.pattern }));
-  const node = h("li", {}, h("span", { class: "wf-part-name" }, words), value, strip,
-    actions && h("span", { class: "wf-part-actions" }, prefetch, pin));
+  const node = h(
+    "li",
+    {},
+    h("span", { class: "wf-part-name" }, words),
+    value,
+    strip,
+    actions && h("span", { class: "wf-part-actions" }, prefetch, pin),
+  );
   node.paint = (next, of) => {
     now = next;
     file = of;
@@ -171,15 +225,25 @@ function component(part, actions) {
 }
 
 function groupRow() {
-  return h("li", {}, h("span", { class: "wf-group-name" }), h("span", { class: "wf-muted" }), h("div", { class: "wf-strip" }));
+  return h(
+    "li",
+    {},
+    h("span", { class: "wf-group-name" }),
+    h("span", { class: "wf-muted" }),
+    h("div", { class: "wf-strip" }),
+  );
 }
 
 function paintGroup(node, group) {
   const [name, size, strip] = node.children;
   text(name, group.name || "(no name)");
   attr(name, "title", `${group.name}, ${count(group.tensors, "tensor")}`);
-  text(size, group.resident_bytes > 0 && group.resident_bytes < group.size_bytes
-    ? `${bytes(group.resident_bytes)} of ${bytes(group.size_bytes)}` : bytes(group.size_bytes));
+  text(
+    size,
+    group.resident_bytes > 0 && group.resident_bytes < group.size_bytes
+      ? `${bytes(group.resident_bytes)} of ${bytes(group.size_bytes)}`
+      : bytes(group.size_bytes),
+  );
   style(strip, "background-image", level(group));
   attr(node, "data-state", stateOf(group));
 }
@@ -189,8 +253,10 @@ function level(part) {
   const size = Math.max(1, part.size_bytes);
   const there = Math.min(1, part.resident_bytes / size);
   const state = stateOf(part);
-  return background([
-    { state: state === "partial" ? "resident" : state, share: there },
-    { state: "absent", share: 1 - there },
-  ].filter((piece) => piece.share > 0));
+  return background(
+    [
+      { state: state === "partial" ? "resident" : state, share: there },
+      { state: "absent", share: 1 - there },
+    ].filter((piece) => piece.share > 0),
+  );
 }

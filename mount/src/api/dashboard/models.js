@@ -37,23 +37,60 @@ export function createModels({ library, onChoose }) {
   const map = createMap({ onChoose, onFolder: openFolder });
   const list = createList({ onChoose, onScroll: () => library.want(list.seen()) });
   const search = h("input", {
-    type: "search", id: "search", placeholder: "Search…", "aria-label": "Search for models", autocomplete: "off", spellcheck: false,
+    type: "search",
+    id: "search",
+    placeholder: "Search…",
+    "aria-label": "Search for models",
+    autocomplete: "off",
+    spellcheck: false,
   });
-  const order = h("select", { class: "wf-select", "aria-label": "Order" },
-    Object.entries(SORTS).map(([value, { words }]) => h("option", { value }, words)));
+  const order = h(
+    "select",
+    { class: "wf-select", "aria-label": "Order" },
+    Object.entries(SORTS).map(([value, { words }]) => h("option", { value }, words)),
+  );
   const summary = h("p", { class: "wf-muted models-summary", "aria-live": "polite" }, "…");
-  const views = choice("View", { map: "Map", list: "List" }, () => view, (value) => (view = value));
-  const filters = choice("Show", Object.fromEntries(Object.entries(SHOWN).map(([key, { words }]) => [key, words])),
-    () => shown, (value) => (shown = value));
-  const legend = h("ul", { class: "wf-key", "aria-label": "Colours" },
-    STATES.map(({ name, words }) => h("li", {}, h("span", { class: `wf-swatch wf-${name}` }), words)));
-  const root = h("div", { class: "models" },
-    h("div", { class: "toolbar" }, views.root, filters.root, search, order), summary,
-    h("div", { class: "models-view" }, map.root, list.root), legend);
+  const views = choice(
+    "View",
+    { map: "Map", list: "List" },
+    () => view,
+    (value) => (view = value),
+  );
+  const filters = choice(
+    "Show",
+    Object.fromEntries(Object.entries(SHOWN).map(([key, { words }]) => [key, words])),
+    () => shown,
+    (value) => (shown = value),
+  );
+  const legend = h(
+    "ul",
+    { class: "wf-key", "aria-label": "Colours" },
+    STATES.map(({ name, words }) => h("li", {}, h("span", { class: `wf-swatch wf-${name}` }), words)),
+  );
+  const root = h(
+    "div",
+    { class: "models" },
+    h("div", { class: "toolbar" }, views.root, filters.root, search, order),
+    summary,
+    h("div", { class: "models-view" }, map.root, list.root),
+    legend,
+  );
 
   function choice(label, options, get, set) {
     const buttons = Object.entries(options).map(([value, words]) =>
-      h("button", { type: "button", "data-value": value, onclick: () => { set(value); draw(); } }, words));
+      h(
+        "button",
+        {
+          type: "button",
+          "data-value": value,
+          onclick: () => {
+            set(value);
+            draw();
+          },
+        },
+        words,
+      ),
+    );
     return {
       root: h("div", { class: "choice", role: "group", "aria-label": label }, buttons),
       draw: () => buttons.forEach((button) => attr(button, "aria-pressed", String(button.dataset.value === get()))),
@@ -79,15 +116,19 @@ export function createModels({ library, onChoose }) {
 
   /// Where a file lies within its mount; with several mounts, with the mount's name before it.
   function place(path) {
-    const mount = mounts.filter(({ mountpoint }) => path.startsWith(`${mountpoint}/`))
+    const mount = mounts
+      .filter(({ mountpoint }) => path.startsWith(`${mountpoint}/`))
       .sort((a, b) => b.mountpoint.length - a.mountpoint.length)[0];
     const inner = folder(path, mount?.mountpoint ?? "");
     return mounts.length > 1 && mount ? [mount.mountpoint, inner].filter(Boolean).join("/") : inner;
   }
 
   function group(path) {
-    const mount = mounts.length > 1 ? mounts.find(({ mountpoint }) => path.startsWith(`${mountpoint}/`))?.mountpoint : null;
-    const inner = place(path).slice(mount ? mount.length + 1 : 0).split("/")[0];
+    const mount =
+      mounts.length > 1 ? mounts.find(({ mountpoint }) => path.startsWith(`${mountpoint}/`))?.mountpoint : null;
+    const inner = place(path)
+      .slice(mount ? mount.length + 1 : 0)
+      .split("/")[0];
     return mount ? [mount, inner].filter(Boolean).join("/") : inner;
   }
 
@@ -95,7 +136,9 @@ export function createModels({ library, onChoose }) {
   function matching() {
     const key = [library.version(), shown, sort, wanted, mounts.length].join(" ");
     if (key !== found.key) {
-      const files = library.files().filter((file) => SHOWN[shown].test(file) && (!wanted || searched(file).includes(wanted)));
+      const files = library
+        .files()
+        .filter((file) => SHOWN[shown].test(file) && (!wanted || searched(file).includes(wanted)));
       const sum = (name) => files.reduce((total, file) => total + file[name], 0);
       found = { key, files: files.sort(SORTS[sort].order), size: sum("size_bytes"), resident: sum("resident_bytes") };
     }
@@ -130,8 +173,11 @@ export function createModels({ library, onChoose }) {
       library.want(list.seen());
     }
     const more = (library.totals()?.files ?? 0) - known;
-    text(summary, `${count(files.length, "model")}, ${bytes(size)}; ${bytes(resident)} in RAM`
-      + `${more > 0 ? `. ${count(more, "smaller one")} not shown` : ""}`);
+    text(
+      summary,
+      `${count(files.length, "model")}, ${bytes(size)}; ${bytes(resident)} in RAM` +
+        `${more > 0 ? `. ${count(more, "smaller one")} not shown` : ""}`,
+    );
   }
 
   return {

@@ -20,8 +20,14 @@ export function createRam({ onBudget } = {}) {
   const away = h("div", { class: "wf-part wf-away" });
   const low = h("div", { class: "wf-mark" });
   const high = h("div", { class: "wf-mark" });
-  const bar = h("div", { class: "wf-bar", role: "meter", "aria-label": "RAM used for models", "aria-valuemin": "0" },
-    parts, away, low, high);
+  const bar = h(
+    "div",
+    { class: "wf-bar", role: "meter", "aria-label": "RAM used for models", "aria-valuemin": "0" },
+    parts,
+    away,
+    low,
+    high,
+  );
   const legend = PARTS.map(({ name, words }) => {
     const value = h("dd", {}, "–");
     return { value, node: h("div", {}, h("dt", {}, h("span", { class: `wf-swatch wf-${name}` }), words), value) };
@@ -30,12 +36,19 @@ export function createRam({ onBudget } = {}) {
   const change = onBudget
     ? h("button", { type: "button", class: "wf-button", onclick: () => onBudget() }, "Change budget…")
     : null;
-  const root = h("div", { class: "wf-ram" },
+  const root = h(
+    "div",
+    { class: "wf-ram" },
     h("div", { class: "wf-ram-head" }, h("p", { class: "wf-headline" }, used, of), change),
     bar,
-    h("dl", { class: "wf-legend" }, legend.map(({ node }) => node),
-      h("div", {}, h("dt", {}, h("span", { class: "wf-swatch wf-marks" }), "Makes room"), marks)),
-    why);
+    h(
+      "dl",
+      { class: "wf-legend" },
+      legend.map(({ node }) => node),
+      h("div", {}, h("dt", {}, h("span", { class: "wf-swatch wf-marks" }), "Makes room"), marks),
+    ),
+    why,
+  );
 
   function update(ram) {
     const budget = ram.budget_bytes;

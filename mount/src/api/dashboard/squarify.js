@@ -29,10 +29,12 @@ export function squarify(items, weight, area) {
 /// How far from a square the worst of a row is, laid along `side`.
 function worst(row, rowArea, side) {
   const thickness = rowArea / side;
-  return Math.max(...row.map(({ size }) => {
-    const ratio = size / thickness / thickness;
-    return Math.max(ratio, 1 / ratio);
-  }));
+  return Math.max(
+    ...row.map(({ size }) => {
+      const ratio = size / thickness / thickness;
+      return Math.max(ratio, 1 / ratio);
+    }),
+  );
 }
 
 /// Places a row along the shorter side of what is left, and returns what remains.
@@ -43,9 +45,11 @@ function lay(row, rowArea, left, placed) {
   let along = 0;
   for (const { item, size } of row) {
     const length = thickness > 0 ? size / thickness : 0;
-    placed.push(upright
-      ? { item, x: left.x, y: left.y + along, width: thickness, height: length }
-      : { item, x: left.x + along, y: left.y, width: length, height: thickness });
+    placed.push(
+      upright
+        ? { item, x: left.x, y: left.y + along, width: thickness, height: length }
+        : { item, x: left.x + along, y: left.y, width: length, height: thickness },
+    );
     along += length;
   }
   return upright

@@ -27,7 +27,8 @@ export function createSteering({ api, notices, after, jobs }) {
       }
       const read = `${basename(path)}: ${bytes(now.bytes_done)} of ${bytes(now.bytes_total)} are in RAM`;
       if (now.state === "failed") notices.problem(now.detail ?? `The prefetch of ${basename(path)} failed.`);
-      else notices.done(now.state === "cancelled" ? `Stopped. ${read}.` : `${read}.${now.detail ? ` ${now.detail}` : ""}`);
+      else
+        notices.done(now.state === "cancelled" ? `Stopped. ${read}.` : `${read}.${now.detail ? ` ${now.detail}` : ""}`);
     } catch (error) {
       notices.problem(error.message);
     } finally {
@@ -38,13 +39,30 @@ export function createSteering({ api, notices, after, jobs }) {
   }
 
   return {
-    pin: (file, extra = {}) => steer(file.path, (outcome) => kept(file, outcome),
-      () => api.post("/v1/pin", { path: file.path, ...extra })),
-    unpin: (file) => steer(file.path, () => `${basename(file.path)} is not pinned any more.`,
-      () => api.post("/v1/unpin", { path: file.path })),
-    evict: (file) => steer(file.path, (outcome) => freed(file, outcome), () => api.post("/v1/evict", { path: file.path })),
-    priority: (file, priority) => steer(file.path, () => `${basename(file.path)} has ${priority} priority.`,
-      () => api.post("/v1/hints/priority", { path: file.path, priority })),
+    pin: (file, extra = {}) =>
+      steer(
+        file.path,
+        (outcome) => kept(file, outcome),
+        () => api.post("/v1/pin", { path: file.path, ...extra }),
+      ),
+    unpin: (file) =>
+      steer(
+        file.path,
+        () => `${basename(file.path)} is not pinned any more.`,
+        () => api.post("/v1/unpin", { path: file.path }),
+      ),
+    evict: (file) =>
+      steer(
+        file.path,
+        (outcome) => freed(file, outcome),
+        () => api.post("/v1/evict", { path: file.path }),
+      ),
+    priority: (file, priority) =>
+      steer(
+        file.path,
+        () => `${basename(file.path)} has ${priority} priority.`,
+        () => api.post("/v1/hints/priority", { path: file.path, priority }),
+      ),
     async prefetch(file, extra = {}) {
       try {
         follow(await api.post("/v1/prefetch", { paths: [file.path], ...extra }), file.path);
@@ -59,8 +77,12 @@ export function createSteering({ api, notices, after, jobs }) {
         notices.problem(error.message);
       }
     },
-    budget: (limit) => steer(null, () => (limit === null ? "The budget is as mounted." : `The budget is at most ${bytes(limit)}.`),
-      () => api.post("/v1/budget", { limit_bytes: limit })),
+    budget: (limit) =>
+      steer(
+        null,
+        () => (limit === null ? "The budget is as mounted." : `The budget is at most ${bytes(limit)}.`),
+        () => api.post("/v1/budget", { limit_bytes: limit }),
+      ),
   };
 }
 
@@ -85,17 +107,26 @@ export function createBudget({ onSet }) {
     root.close();
     onSet(limit_bytes);
   };
-  const form = h("form", { method: "dialog" },
-    h("h2", {}, "Budget"), most,
-    h("label", { for: "budget-range", class: "wf-unseen" }, "Budget, by a slider"), range,
-    h("label", { for: "budget-number" }, "At most, in GiB"), number,
-    h("div", { class: "wf-actions" },
+  const form = h(
+    "form",
+    { method: "dialog" },
+    h("h2", {}, "Budget"),
+    most,
+    h("label", { for: "budget-range", class: "wf-unseen" }, "Budget, by a slider"),
+    range,
+    h("label", { for: "budget-number" }, "At most, in GiB"),
+    number,
+    h(
+      "div",
+      { class: "wf-actions" },
       h("button", { type: "submit", class: "wf-button wf-main" }, "Set"),
       h("button", { type: "button", class: "wf-button", onclick: () => set(null) }, "As mounted"),
-      h("button", { type: "button", class: "wf-button", onclick: () => root.close() }, "Cancel")));
+      h("button", { type: "button", class: "wf-button", onclick: () => root.close() }, "Cancel"),
+    ),
+  );
   const root = h("dialog", { class: "budget", "aria-label": "Change the budget" }, form);
   range.addEventListener("input", () => {
-    number.value = Number(((range.value / 1000) * limit / GIB).toFixed(2));
+    number.value = Number((((range.value / 1000) * limit) / GIB).toFixed(2));
   });
   number.addEventListener("input", () => {
     range.value = ((number.value * GIB) / limit) * 1000;
@@ -108,7 +139,10 @@ export function createBudget({ onSet }) {
     root,
     open(ram) {
       limit = ram.limit_bytes || ram.budget_bytes;
-      text(most, `The most RAM to keep models in: up to ${bytes(limit)}, as mounted. It is ${bytes(ram.budget_bytes)} now.`);
+      text(
+        most,
+        `The most RAM to keep models in: up to ${bytes(limit)}, as mounted. It is ${bytes(ram.budget_bytes)} now.`,
+      );
       number.max = limit / GIB;
       number.value = Number((ram.budget_bytes / GIB).toFixed(2));
       range.value = (ram.budget_bytes / limit) * 1000;
