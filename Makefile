@@ -20,7 +20,7 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ROOT = $(DESTDIR)$(PREFIX)
 
-.PHONY: build release install test unit mounted demo bench venv tools clean
+.PHONY: build release install test unit mounted demo bench venv browser tools clean
 
 build: tools
 	$(CARGO) build --workspace --all-targets
@@ -46,7 +46,7 @@ unit: tools
 	$(CARGO) test --workspace --exclude weightfs-tests --no-fail-fast
 
 # The program itself, mounted. They test the program that is built, and so it is built first.
-mounted: tools venv
+mounted: tools venv browser
 	$(CARGO) build -p weightfs-cli
 	$(CARGO) test -p weightfs-tests --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
@@ -68,9 +68,13 @@ $(VENV)/.made: tests/requirements.txt tests/requirements-no-deps.txt | tools
 	$(VENV)/bin/pip install --quiet --disable-pip-version-check --no-deps -r tests/requirements-no-deps.txt
 	touch $@
 
+# A browser and its driver, for the tests of the dashboard. Without them those say that they were skipped.
+browser: tools
+	@.ci/browser
+
 tools:
 	@CARGO="$(CARGO)" PYTHON="$(PYTHON)" .ci/tools
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) tests/dashboard/node_modules

@@ -243,7 +243,7 @@ fn the_page_is_served_with_its_own_rules_and_asks_nobody_else() {
         reply
     };
     let get = |path: &str, host: &str| ask(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"));
-    for path in ["/", "/app.js", "/style.css"] {
+    for path in ["/", "/main.js", "/page.css"] {
         let reply = get(path, "localhost");
         assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("content-security-policy: default-src 'none'"));
         assert!(!reply.replace("http://www.w3.org", "").contains("http://"), "{path} asks somebody else");
