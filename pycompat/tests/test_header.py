@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import samples
+
 from weightfs import InvalidFile, read_header
 from weightfs.header import parse
 

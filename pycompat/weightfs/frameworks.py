@@ -6,7 +6,7 @@ import mmap
 from typing import Any, Literal, Protocol
 
 from .errors import WeightfsError
-from .header import Tensor
+from .header import BITS, Tensor
 from .mapping import MappedFile
 
 Framework = Literal["pt", "np"]
@@ -71,7 +71,7 @@ class NumpyMaker:
             return self._numpy.empty(tensor.shape, dtype)
         array = self._numpy.frombuffer(memory, "uint8", tensor.nbytes, tensor.start)
         # Elements that are no whole bytes stay as the bytes that they are packed into.
-        return array if tensor.dtype.startswith(("F4", "F6")) else array.view(dtype).reshape(tensor.shape)
+        return array if BITS[tensor.dtype] < 8 else array.view(dtype).reshape(tensor.shape)
 
     def copied(self, view: Any) -> Any:
         """A copy."""
