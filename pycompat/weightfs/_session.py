@@ -37,12 +37,12 @@ class Session:
         """The path of the control socket, asked for anew each time: mounts come and go. Raises `NoDaemon`."""
         return control_socket(self.target)
 
-    def mark(self, paths: StrPath | Iterable[StrPath]) -> Call[wire.InUse]:
+    def mark(self, paths: StrPath | Iterable[StrPath], seconds: float) -> Call[wire.InUse]:
         """A mark of its own for each block: the daemon replaces marks of the same owner."""
         several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         self._marks += 1
         located = [calls.located(path) for path in several]
-        return calls.in_use(located, IN_USE_SECONDS, f"{self.owner}/{self._marks}")
+        return calls.in_use(located, seconds, f"{self.owner}/{self._marks}")
 
     def without_daemon(self, call: Call[T], error: NoDaemon) -> T:
         """What a call comes to where nobody answers."""

@@ -110,10 +110,19 @@ class AsyncClient:
         """What is fully held in the memory of a GPU."""
         await self._do(calls.hint_vram(device, paths, self.owner))
 
+    async def mark(self, paths: StrPath | Iterable[StrPath], seconds: float) -> wire.InUse:
+        """Says that files are used for the next `seconds`."""
+        return await self._do(self._session.mark(paths, seconds))
+
+    async def unmark(self, identity: str) -> None:
+        """Takes a mark back."""
+        if identity:
+            await self._do(calls.no_longer_in_use(identity))
+
     @contextlib.asynccontextmanager
     async def in_use(self, paths: StrPath | Iterable[StrPath]) -> AsyncIterator[None]:
         """Marks files as in use within an `async with` block."""
-        mark = self._session.mark(paths)
+        mark = self._session.mark(paths, IN_USE_SECONDS)
         identity = (await self._do(mark))["id"]
 
         async def renew() -> None:
@@ -127,9 +136,8 @@ class AsyncClient:
             yield
         finally:
             renewal.cancel()
-            if identity:
-                with contextlib.suppress(WeightfsError):
-                    await self._do(calls.no_longer_in_use(identity))
+            with contextlib.suppress(WeightfsError):
+                await self.unmark(identity)
 
     async def events(self, kinds: Iterable[str] | None = None) -> AsyncIterator[wire.Event]:
         """What happens, as it happens."""

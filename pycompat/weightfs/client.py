@@ -123,10 +123,19 @@ class Client:
         """What is fully held in the memory of a GPU such as `cuda:0`. Replaces what was said of it before."""
         self._do(calls.hint_vram(device, paths, self.owner))
 
+    def mark(self, paths: StrPath | Iterable[StrPath], seconds: float) -> wire.InUse:
+        """Says that files are used for the next `seconds`, unless that is taken back with `unmark`."""
+        return self._do(self._session.mark(paths, seconds))
+
+    def unmark(self, identity: str) -> None:
+        """Takes a mark back."""
+        if identity:
+            self._do(calls.no_longer_in_use(identity))
+
     @contextlib.contextmanager
     def in_use(self, paths: StrPath | Iterable[StrPath]) -> Iterator[None]:
         """Marks files as in use within a `with` block, and renews the mark as long as that lasts."""
-        mark = self._session.mark(paths)
+        mark = self._session.mark(paths, IN_USE_SECONDS)
         identity = self._do(mark)["id"]
         over = threading.Event()
 
@@ -142,9 +151,8 @@ class Client:
         finally:
             over.set()
             thread.join()
-            if identity:
-                with contextlib.suppress(WeightfsError):
-                    self._do(calls.no_longer_in_use(identity))
+            with contextlib.suppress(WeightfsError):
+                self.unmark(identity)
 
     def events(self, kinds: Iterable[str] | None = None) -> Iterator[wire.Event]:
         """What happens, as it happens, until the daemon or the caller ends it.

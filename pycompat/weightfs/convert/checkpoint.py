@@ -35,8 +35,6 @@ class Checkpoint:
             self.root: Any = self._zip() if zipfile.is_zipfile(self.file) else self._legacy()
         except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError) as error:
             self.file.close()
-            if isinstance(error, CannotConvert):
-                raise
             raise CannotConvert(f"the archive is damaged: {error}") from None
         except BaseException:
             self.file.close()
