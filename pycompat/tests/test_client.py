@@ -176,8 +176,8 @@ def test_a_socket_that_nobody_listens_on_is_no_daemon(daemon: FakeDaemon, tmp_pa
 
 def test_files_in_use_are_marked_and_released(daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("weightfs.client.IN_USE_SECONDS", 0.06)
-    daemon.answer("POST", "/v1/hints/in-use", (200, {"id": "h7", "expires_seconds": 60.0}))
-    daemon.answer("DELETE", "/v1/hints/in-use/h7", (204, None))
+    daemon.answer("POST", "/v1/hints/in-use", (200, {"id": "h 7/%", "expires_seconds": 60.0}))
+    daemon.answer("DELETE", "/v1/hints/in-use/h%207%2F%25", (204, None))
     client = weightfs.connect(daemon.socket, owner="me")
     with pytest.raises(KeyError), client.in_use(["/m/a", "/m/b"]):
         deadline = time.monotonic() + 5

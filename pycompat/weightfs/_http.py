@@ -20,8 +20,8 @@ MAX_BODY = 64 << 20
 
 
 def request(method: str, path: str, query: dict[str, str] | None = None, body: object = None) -> bytes:
-    """The bytes of a request, after which the connection is closed by the other side."""
-    target = quote(path, safe="/")
+    """The bytes of a request, after which the connection is closed by the other side. `path` is quoted already."""
+    target = path
     if query:
         target += "?" + urlencode(query, quote_via=quote, errors="surrogateescape")
     head = [f"{method} {target} HTTP/1.1", "Host: weightfs", "Connection: close", "Accept: */*"]

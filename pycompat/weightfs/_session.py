@@ -42,7 +42,7 @@ class Session:
         several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         self._marks += 1
         located = [calls.located(path) for path in several]
-        return calls.in_use(located, seconds, f"{self.owner}/{self._marks}")
+        return calls.in_use(located, seconds, f"{self.owner}.{self._marks}")
 
     def without_daemon(self, call: Call[T], error: NoDaemon) -> T:
         """What a call comes to where nobody answers."""

@@ -75,9 +75,9 @@ class AsyncClient:
         """How a prefetch is."""
         return await self._do(calls.job(identity))
 
-    async def cancel(self, identity: str) -> None:
+    async def cancel(self, identity: str) -> wire.Job:
         """Stop a prefetch."""
-        await self._do(calls.cancel(identity))
+        return await self._do(calls.cancel(identity))
 
     async def evict(self, path: StrPath, *, tensors: str | None = None) -> wire.Outcome:
         """Free what a file takes of the RAM."""
@@ -87,9 +87,9 @@ class AsyncClient:
         """Free everything that is neither pinned nor in use."""
         return await self._do(calls.flush())
 
-    async def priority(self, path: StrPath, level: wire.Priority) -> None:
+    async def priority(self, path: StrPath, level: wire.Priority) -> wire.Hinted:
         """How much files matter."""
-        await self._do(calls.priority(path, level))
+        return await self._do(calls.priority(path, level))
 
     async def make_room(self, path: StrPath) -> list[wire.Outcome]:
         """Frees as much RAM as `path` needs and a headroom."""
@@ -102,13 +102,13 @@ class AsyncClient:
 
     async def hint_queue(
         self, entries: Iterable[wire.QueueEntry | Mapping[str, Any]], *, seconds: float | None = None
-    ) -> wire.Queued:
+    ) -> wire.Hinted:
         """What will be loaded, in this order."""
         return await self._do(calls.hint_queue(entries, self.owner, seconds))
 
-    async def hint_vram(self, device: str, paths: Iterable[StrPath]) -> None:
+    async def hint_vram(self, device: str, paths: Iterable[StrPath], *, seconds: float | None = None) -> wire.Hinted:
         """What is fully held in the memory of a GPU."""
-        await self._do(calls.hint_vram(device, paths, self.owner))
+        return await self._do(calls.hint_vram(device, paths, self.owner, seconds))
 
     async def mark(self, paths: StrPath | Iterable[StrPath], seconds: float) -> wire.InUse:
         """Says that files are used for the next `seconds`."""

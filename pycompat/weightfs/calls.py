@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
+from urllib.parse import quote
 
 from . import wire
 
@@ -139,12 +140,12 @@ def _idle_job() -> wire.Job:
 def job(identity: str, wait_ms: int | None = None) -> Call[wire.Job]:
     """How a prefetch is; with `wait_ms`, once something has changed or so much time has passed."""
     query = None if wait_ms is None else {"wait_ms": str(wait_ms)}
-    return Call("GET", f"/v1/jobs/{identity}", query, patience=(wait_ms or 0) / 1000)
+    return Call("GET", f"/v1/jobs/{quote(identity, safe='')}", query, patience=(wait_ms or 0) / 1000)
 
 
-def cancel(identity: str) -> Call[None]:
+def cancel(identity: str) -> Call[wire.Job]:
     """Stop a prefetch."""
-    return Call("DELETE", f"/v1/jobs/{identity}", is_hint=True)
+    return Call("DELETE", f"/v1/jobs/{quote(identity, safe='')}", fallback=_idle_job(), is_hint=True)
 
 
 def prefetch(
@@ -170,17 +171,22 @@ def in_use(paths: Sequence[str], seconds: float, owner: str) -> Call[wire.InUse]
 
 def no_longer_in_use(identity: str) -> Call[None]:
     """Take a mark back."""
-    return Call("DELETE", f"/v1/hints/in-use/{identity}", is_hint=True)
+    return Call("DELETE", f"/v1/hints/in-use/{quote(identity, safe='')}", is_hint=True)
 
 
-def priority(path: StrPath, level: wire.Priority) -> Call[None]:
+def _unheard() -> wire.Hinted:
+    return {"files": 0, "unknown": [], "expires_seconds": None}
+
+
+def priority(path: StrPath, level: wire.Priority) -> Call[wire.Hinted]:
     """How much files matter."""
-    return Call("POST", "/v1/hints/priority", body={"path": located(path), "priority": level}, is_hint=True)
+    body = {"path": located(path), "priority": level}
+    return Call("POST", "/v1/hints/priority", body=body, fallback=_unheard(), is_hint=True)
 
 
 def hint_queue(
     entries: Iterable[wire.QueueEntry | Mapping[str, Any]], owner: str, seconds: float | None
-) -> Call[wire.Queued]:
+) -> Call[wire.Hinted]:
     """What will be loaded, in this order."""
     sent = [
         {
@@ -190,14 +196,16 @@ def hint_queue(
         for entry in entries
     ]
     body = _given(owner=owner[:OWNER_LIMIT], entries=sent[:1000], seconds=seconds)
-    fallback: wire.Queued = {"files": 0, "unknown": [], "expires_seconds": 0.0}
-    return Call("POST", "/v1/hints/queue", body=body, fallback=fallback, is_hint=True)
+    return Call("POST", "/v1/hints/queue", body=body, fallback=_unheard(), is_hint=True)
 
 
-def hint_vram(device: str, paths: Iterable[StrPath], owner: str) -> Call[None]:
+def hint_vram(
+    device: str, paths: Iterable[StrPath], owner: str, seconds: float | None
+) -> Call[wire.Hinted]:
     """What is fully held in the memory of a GPU."""
-    body = {"owner": owner[:OWNER_LIMIT], "device": device, "paths": [located(path) for path in paths]}
-    return Call("POST", "/v1/hints/vram", body=body, is_hint=True)
+    located_paths = [located(path) for path in paths]
+    body = _given(owner=owner[:OWNER_LIMIT], device=device, paths=located_paths, seconds=seconds)
+    return Call("POST", "/v1/hints/vram", body=body, fallback=_unheard(), is_hint=True)
 
 
 def events(kinds: Iterable[str] | None) -> Call[None]:

@@ -93,9 +93,9 @@ class Client:
         """How a prefetch is."""
         return self._do(calls.job(identity))
 
-    def cancel(self, identity: str) -> None:
+    def cancel(self, identity: str) -> wire.Job:
         """Stop a prefetch."""
-        self._do(calls.cancel(identity))
+        return self._do(calls.cancel(identity))
 
     def evict(self, path: StrPath, *, tensors: str | None = None) -> wire.Outcome:
         """Free what a file takes of the RAM. What is mapped stays, and is counted in `left_bytes`."""
@@ -105,9 +105,9 @@ class Client:
         """Free everything that is neither pinned nor in use."""
         return self._do(calls.flush())
 
-    def priority(self, path: StrPath, level: wire.Priority) -> None:
+    def priority(self, path: StrPath, level: wire.Priority) -> wire.Hinted:
         """How much files matter: lower ones make room for higher ones."""
-        self._do(calls.priority(path, level))
+        return self._do(calls.priority(path, level))
 
     def make_room(self, path: StrPath) -> list[wire.Outcome]:
         """Frees as much RAM as `path` needs and a headroom, from what is worth less: see `weightfs.room`."""
@@ -115,13 +115,14 @@ class Client:
 
     def hint_queue(
         self, entries: Iterable[wire.QueueEntry | Mapping[str, Any]], *, seconds: float | None = None
-    ) -> wire.Queued:
+    ) -> wire.Hinted:
         """What will be loaded, in this order. Replaces what was said before, and is forgotten after `seconds` (600)."""
         return self._do(calls.hint_queue(entries, self.owner, seconds))
 
-    def hint_vram(self, device: str, paths: Iterable[StrPath]) -> None:
-        """What is fully held in the memory of a GPU such as `cuda:0`. Replaces what was said of it before."""
-        self._do(calls.hint_vram(device, paths, self.owner))
+    def hint_vram(self, device: str, paths: Iterable[StrPath], *, seconds: float | None = None) -> wire.Hinted:
+        """What is fully held in the memory of a GPU such as `cuda:0`. Replaces what was said of it before, and is
+        forgotten after `seconds` (600)."""
+        return self._do(calls.hint_vram(device, paths, self.owner, seconds))
 
     def mark(self, paths: StrPath | Iterable[StrPath], seconds: float) -> wire.InUse:
         """Says that files are used for the next `seconds`, unless that is taken back with `unmark`."""

@@ -180,11 +180,16 @@ class Job(_JobBase, total=False):
     detail: str
 
 
-class InUse(TypedDict):
-    """A mark that files are used now."""
-
+class _InUseBase(TypedDict):
     id: str
     expires_seconds: float
+
+
+class InUse(_InUseBase, total=False):
+    """A mark that files are used now, of so many that were understood; `unknown` paths lead to none."""
+
+    files: int
+    unknown: list[str]
 
 
 class _QueueItemBase(TypedDict):
@@ -205,12 +210,15 @@ class QueueEntry(TypedDict):
     paths: list[QueueItem]
 
 
-class Queued(TypedDict):
-    """What came of a queue."""
+class Hinted(TypedDict):
+    """What came of a hint: files that were understood, and paths that lead to none that can be kept.
+
+    It ends after `expires_seconds`; None: when something else is said.
+    """
 
     files: int
     unknown: list[str]
-    expires_seconds: float
+    expires_seconds: float | None
 
 
 class NextToGo(TypedDict):

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from .daemons import Daemons
+
+# What a GPU holds is forgotten by the daemon after so long without news, in seconds.
+HELD_SECONDS = 120.0
 
 
 class Origins:
@@ -93,7 +97,7 @@ class Feedback:
         self._loaded_models = loaded_models
         self._origins = origins
         self._daemons = daemons
-        self._told: dict[tuple[Any, str], list[str]] = {}
+        self._told: dict[tuple[Any, str], tuple[float, list[str]]] = {}
 
     def step(self) -> None:
         """Looks once."""
@@ -103,8 +107,10 @@ class Feedback:
             for device, paths in now.items()
             for client, files in self._daemons.by_client(paths).items()
         }
+        clock = time.monotonic()
         for client, device in {*wanted, *self._told}:
             files = wanted.get((client, device), [])
-            if files != self._told.get((client, device), []):
-                client.hint_vram(device, files)
-                self._told[client, device] = files
+            at, before = self._told.get((client, device), (clock, []))
+            if files != before or (files and clock - at > HELD_SECONDS / 3):
+                client.hint_vram(device, files, seconds=HELD_SECONDS)
+                self._told[client, device] = (clock, files)
