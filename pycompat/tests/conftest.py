@@ -37,9 +37,6 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mount(library: Path) -> Iterator[mounts.Mount]:
-    # A file that has just been written has to settle before it is kept.
-    old = 1_700_000_000
-    for path in library.iterdir():
-        os.utime(path, (old, old))
+    mounts.settle()
     with mounts.mounted(library, "--ram", "256MiB", "--reserve", "64MiB") as mount:
         yield mount

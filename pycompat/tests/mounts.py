@@ -34,6 +34,11 @@ def why_not() -> str | None:
     return None
 
 
+def settle() -> None:
+    """Waits until what has just been written is old enough to be kept."""
+    time.sleep(2.3)
+
+
 @dataclass
 class Mount:
     source: Path

@@ -118,7 +118,7 @@ def test_a_copy_on_request_is_one(large: Path) -> None:
 
 def test_views_outlive_the_file_and_keep_its_content(mount: mounts.Mount, library: Path) -> None:
     samples.write(library / "short.safetensors", samples.large(4, seed=50))
-    os.utime(library / "short.safetensors", (1_700_000_000, 1_700_000_000))
+    mounts.settle()
     mount.fill("short.safetensors")
     file = weightfs.open(mount.path / "short.safetensors", "np")
     assert file.zero_copy
