@@ -19,7 +19,7 @@ import weightfs
 from weightfs import read_header
 from weightfs.convert import convert
 
-torch = pytest.importorskip("torch", reason="TORCH TESTS SKIPPED: torch is not installed; 'make test-torch' installs it")
+torch = pytest.importorskip("torch", reason="TORCH TESTS SKIPPED: no torch; 'make test-torch' installs it")
 safetensors = pytest.importorskip("safetensors.torch")
 pytestmark = pytest.mark.torch
 ROOT = Path(__file__).resolve().parents[1]
@@ -149,4 +149,5 @@ def test_checkpoints_of_torch_are_converted(tmp_path: Path, legacy: bool, wrap: 
 def test_a_conversion_imports_no_torch(tmp_path: Path) -> None:
     torch.save(module().state_dict(), tmp_path / "m.pt")
     code = "import sys, weightfs.convert as c; c.convert(sys.argv[1]); assert not {'torch', 'numpy'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code, tmp_path / "m.pt"], check=True, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code, tmp_path / "m.pt"], check=True, env=environment)
