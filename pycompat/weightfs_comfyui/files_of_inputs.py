@@ -32,7 +32,7 @@ def behind(
         for source in graph.upstream(prompt, node, name, registry):
             paths.update(dict.fromkeys(registry.files_of(prompt, source)))
         if not paths:
-            paths.update(dict.fromkeys(origins.of(getattr(patcher(value), "model", None) or value)))
+            paths.update(dict.fromkeys(origins.of(getattr(patcher(value), "model", None))))
         found[name] = list(paths)
     return found
 

@@ -39,7 +39,10 @@ class Origins:
     def of(self, module: Any) -> tuple[str, ...]:
         """The files that a module came from."""
         with self._lock:
-            return self._paths.get(module, ())
+            try:
+                return self._paths.get(module, ())
+            except TypeError:  # nothing that could have been noted
+                return ()
 
     def modules(self) -> list[tuple[Any, tuple[str, ...]]]:
         """All modules that are still there."""
