@@ -109,10 +109,7 @@ pub fn evict(arguments: &PathsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ask<T>(
-    path: &Path,
-    request: impl FnOnce(&ControlClient, PathBuf) -> Result<T, ClientError>,
-) -> Result<T, Failure> {
+fn ask<T>(path: &Path, request: impl FnOnce(&ControlClient, PathBuf) -> Result<T, ClientError>) -> Result<T, Failure> {
     let resolved = find::resolve_pattern(path)?;
     // A pattern is no path that could be looked at.
     let there = resolved.ancestors().find(|path| path.exists()).unwrap_or(&resolved);

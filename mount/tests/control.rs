@@ -1,210 +1,67 @@
-//! The control protocol over a real socket, with clients of every kind.
+//! The client: how it finds daemons, and what it makes of their answers. The daemons are canned.
 
 use std::io::{Read, Write};
-use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-use tempfile::TempDir;
-use weightfs::control::{
-    ControlError, IoStatus, MountStatus, Outcome, RamStatus, RefusalKind, Reply, Request, Status, WorkerStatus,
-};
-use weightfs_mount::control_client::{ClientError, ControlClient, FindError};
-use weightfs_mount::control_server::{Control, ControlServer};
-use weightfs_mount::runtime_dir::{RuntimeDir, daemon_name, listen};
+use weightfs::control::{EventKind, MountStatus, PinRequest, Problem, ProblemKind, Status};
+use weightfs_mount::control_client::{ClientError, ControlClient, FindError, Told};
+use weightfs_mount::runtime_dir::{RuntimeDir, daemon_name};
 
-/// A daemon with one mount at `/m`; unmounting `/slow` waits for `release`, and `/panic` panics.
-struct Daemon {
-    unmounts: AtomicUsize,
-    entered: mpsc::SyncSender<()>,
-    release: Mutex<mpsc::Receiver<()>>,
-}
-
-impl Control for Daemon {
-    fn status(&self) -> Status {
-        Status {
-            mounts: vec![MountStatus { mountpoint: "/m".into(), source: "/s".into(), passthrough: false }],
-            ram: RamStatus { budget_bytes: 7, ..RamStatus::default() },
-            io: IoStatus::default(),
-            worker: WorkerStatus::default(),
-            version: "test".into(),
-            notes: vec!["a note".into()],
-        }
-    }
-
-    fn unmount(&self, mountpoint: &Path) -> Result<(), ControlError> {
-        match mountpoint.to_str() {
-            Some("/m") => {}
-            Some("/slow") => {
-                self.entered.send(()).unwrap();
-                self.release.lock().unwrap().recv().unwrap();
+/// Answers every request with the same bytes, and tells what was asked.
+fn canned(socket: &Path, answer: impl Into<Vec<u8>>) -> Receiver<String> {
+    let (listener, answer) = (UnixListener::bind(socket).unwrap(), answer.into());
+    let (asked, seen) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            let request = read_request(&stream);
+            let _ = (&stream).write_all(&answer);
+            // Looks that only see whether somebody listens say nothing.
+            if !request.is_empty() && asked.send(request).is_err() {
+                return;
             }
-            Some("/busy") => return Err(ControlError::Busy(mountpoint.into())),
-            Some("/panic") => panic!("as the test wants"),
-            _ => return Err(ControlError::NotMounted(mountpoint.into())),
         }
-        self.unmounts.fetch_add(1, Ordering::Relaxed);
-        Ok(())
-    }
+    });
+    seen
+}
 
-    fn carry_out(&self, request: &Request) -> Result<Reply, ControlError> {
-        match request {
-            Request::Evict { .. } => Ok(Reply::Outcome(Outcome { files: 1, bytes: 2, left_bytes: 3 })),
-            _ => Err(ControlError::Failed("not in this test".into())),
+fn read_request(mut stream: &UnixStream) -> String {
+    let (mut request, mut chunk) = (Vec::new(), [0; 4096]);
+    let length = |text: &str| {
+        let head = text.split_once("\r\n\r\n")?.0;
+        let field = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+        Some(head.len() + 4 + field.map_or(0, |length| length.parse::<usize>().unwrap()))
+    };
+    loop {
+        let text = String::from_utf8(request.clone()).unwrap();
+        match stream.read(&mut chunk) {
+            _ if length(&text).is_some_and(|length| text.len() >= length) => return text,
+            Ok(0) | Err(_) => return text,
+            Ok(count) => request.extend(&chunk[..count]),
         }
-    }
-}
-
-struct Fixture {
-    place: TempDir,
-    daemon: Arc<Daemon>,
-    server: Option<ControlServer>,
-    entered: mpsc::Receiver<()>,
-    release: mpsc::Sender<()>,
-}
-
-impl Fixture {
-    fn new() -> Self {
-        let place = tempfile::tempdir().unwrap();
-        let (entered_sender, entered) = mpsc::sync_channel(1);
-        let (release, release_receiver) = mpsc::channel();
-        let daemon = Arc::new(Daemon {
-            unmounts: AtomicUsize::new(0),
-            entered: entered_sender,
-            release: Mutex::new(release_receiver),
-        });
-        let listener = listen(&place.path().join("control.sock")).unwrap();
-        let server = ControlServer::start(listener, Arc::clone(&daemon) as Arc<dyn Control>).unwrap();
-        Self { place, daemon, server: Some(server), entered, release }
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.place.path().join("control.sock")
-    }
-
-    fn client(&self) -> ControlClient {
-        ControlClient::new(self.socket())
-    }
-
-    /// Sends `bytes` as they are and returns all that comes back.
-    fn send(&self, bytes: &[u8]) -> String {
-        let mut stream = UnixStream::connect(self.socket()).unwrap();
-        // The server may have heard enough before all is written.
-        let _ = stream.write_all(bytes);
-        let _ = stream.shutdown(Shutdown::Write);
-        let mut reply = Vec::new();
-        let _ = stream.read_to_end(&mut reply);
-        String::from_utf8(reply).unwrap()
-    }
-}
-
-#[test]
-fn a_client_gets_the_status_that_the_daemon_has() {
-    let fixture = Fixture::new();
-    assert_eq!(fixture.client().status().unwrap(), fixture.daemon.status());
-}
-
-#[test]
-fn an_unmount_is_carried_out_or_refused_with_its_reason() {
-    let fixture = Fixture::new();
-    fixture.client().unmount(Path::new("/m")).unwrap();
-    assert_eq!(fixture.daemon.unmounts.load(Ordering::Relaxed), 1);
-    for (mountpoint, kind) in [("/busy", RefusalKind::Busy), ("/other", RefusalKind::NotMounted)] {
-        match fixture.client().unmount(Path::new(mountpoint)) {
-            Err(ClientError::Refused(refusal)) => {
-                assert_eq!(refusal.kind, kind);
-                assert!(refusal.message.contains(mountpoint), "{refusal}");
-            }
-            other => panic!("{other:?}"),
+        let text = String::from_utf8(request.clone()).unwrap();
+        if length(&text).is_some_and(|length| text.len() >= length) {
+            return text;
         }
     }
-    assert_eq!(fixture.daemon.unmounts.load(Ordering::Relaxed), 1);
 }
 
-#[test]
-fn garbage_is_refused_and_the_next_client_is_served() {
-    let fixture = Fixture::new();
-    let deep = [b'['; 60_000];
-    let cases: [&[u8]; 6] = [b"\0\xff\xfe\n", b"GET / HTTP/1.1\r\n\r\n", b"{\"request\":\n", b"null\n", b"{\n", &deep];
-    for bytes in cases {
-        let reply = fixture.send(bytes);
-        assert!(reply.contains("bad_request") && reply.ends_with("}}\n"), "{bytes:?}: {reply}");
-    }
-    assert_eq!(fixture.send(b""), "");
-    assert!(fixture.client().status().is_ok());
+fn answer(status: u16, body: &str) -> String {
+    format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{body}", body.len())
 }
 
-#[test]
-fn an_endless_request_is_cut_off_at_its_limit() {
-    let fixture = Fixture::new();
-    let reply = fixture.send(&vec![b' '; 1 << 20]);
-    assert!(reply.contains("bad_request") && reply.contains("65536"), "{reply}");
-    assert!(fixture.client().status().is_ok());
+fn status_of(mountpoint: &str) -> String {
+    let mount = MountStatus { mountpoint: mountpoint.into(), source: "/s".into(), passthrough: true };
+    let status = Status { mounts: vec![mount], ..Status::default() };
+    answer(200, &serde_json::to_string(&status).unwrap())
 }
 
-#[test]
-fn clients_that_say_nothing_take_only_the_places_of_their_user() {
-    let fixture = Fixture::new();
-    let idle: Vec<_> = (0..200).map(|_| UnixStream::connect(fixture.socket()).unwrap()).collect();
-    // Those beyond the limit were told so at once; one place is given back.
-    let mut told = String::new();
-    (&idle[199]).read_to_string(&mut told).unwrap();
-    assert!(told.contains("overloaded"), "{told}");
-    drop(idle);
-    assert!(fixture.client().status().is_ok());
-}
-
-#[test]
-fn a_client_that_takes_no_reply_does_not_hold_up_others() {
-    let fixture = Fixture::new();
-    let deaf: Vec<_> = (0..8)
-        .map(|_| {
-            let mut stream = UnixStream::connect(fixture.socket()).unwrap();
-            stream.write_all(b"{\"request\":\"status\"}\n").unwrap();
-            stream
-        })
-        .collect();
-    assert!(fixture.client().status().is_ok());
-    drop(deaf);
-}
-
-#[test]
-fn a_long_unmount_does_not_hold_up_a_look_and_is_answered_before_the_end() {
-    let mut fixture = Fixture::new();
-    let client = fixture.client();
-    let unmount = std::thread::spawn(move || client.unmount(Path::new("/slow")));
-    fixture.entered.recv().unwrap();
-    assert!(fixture.client().status().is_ok());
-    fixture.release.send(()).unwrap();
-    drop(fixture.server.take());
-    unmount.join().unwrap().unwrap();
-    assert!(matches!(fixture.client().status(), Err(ClientError::Dead(_))));
-}
-
-#[test]
-fn the_end_does_not_wait_for_half_a_request() {
-    let mut fixture = Fixture::new();
-    let mut half = UnixStream::connect(fixture.socket()).unwrap();
-    half.write_all(b"{\"request\":").unwrap();
-    half.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    assert!(fixture.client().status().is_ok());
-    drop(fixture.server.take());
-    let mut reply = String::new();
-    half.read_to_string(&mut reply).unwrap();
-    assert!(reply.is_empty() || reply.contains("bad_request"), "{reply}");
-}
-
-#[test]
-fn a_fault_in_the_daemon_is_an_answer_and_not_the_end() {
-    let fixture = Fixture::new();
-    match fixture.client().unmount(Path::new("/panic")) {
-        Err(ClientError::Refused(refusal)) => assert_eq!(refusal.kind, RefusalKind::Failed),
-        other => panic!("{other:?}"),
-    }
-    assert!(fixture.client().status().is_ok());
+fn place() -> (tempfile::TempDir, PathBuf) {
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("control.sock");
+    (place, socket)
 }
 
 #[test]
@@ -217,39 +74,106 @@ fn a_daemon_is_found_by_its_mountpoint_or_by_being_alone() {
     // A daemon that died leaves its socket, which the next look removes.
     let dead = dir.socket(&daemon_name(Path::new("/dead")));
     drop(UnixListener::bind(&dead).unwrap());
-    let fixture = Fixture::new();
     let socket = dir.socket(&daemon_name(Path::new("/m")));
-    std::os::unix::fs::symlink(fixture.socket(), &socket).unwrap();
+    let _first = canned(&socket, status_of("/m"));
     assert_eq!(ControlClient::only_one(&dirs).unwrap().socket(), socket);
     assert!(!dead.exists());
     assert_eq!(ControlClient::of_path(Path::new("/m"), &dirs).unwrap().socket(), socket);
     assert!(matches!(ControlClient::of_path(Path::new("/proc"), &dirs), Err(FindError::NotInMount(_))));
 
-    let second = Fixture::new();
-    std::os::unix::fs::symlink(second.socket(), dir.socket("second")).unwrap();
+    let _second = canned(&dir.socket("second"), status_of("/other"));
     let error = ControlClient::only_one(&dirs).unwrap_err();
     assert!(matches!(&error, FindError::Several(all) if all.len() == 2));
-    assert!(error.to_string().contains("\n  /m"), "{error}");
+    assert!(error.to_string().contains("\n  /m") && error.to_string().contains("\n  /other"), "{error}");
+}
+
+#[test]
+fn what_is_asked_travels_as_it_was_meant() {
+    let (_place, socket) = place();
+    let asked = canned(&socket, answer(200, r#"{"files":1,"bytes":2,"left_bytes":0,"more":"from a newer daemon"}"#));
+    let client = ControlClient::new(socket);
+    let request = PinRequest { path: "/m/a b".into(), tensors: None, priority: None };
+    assert_eq!(client.pin(&request).unwrap().bytes, 2);
+    let text = asked.recv().unwrap();
+    assert!(text.starts_with("POST /v1/pin HTTP/1.1\r\n") && text.ends_with(r#"{"path":"/m/a b"}"#), "{text}");
+    assert!(text.to_lowercase().contains("content-type: application/json"), "{text}");
+    // The answer is to another question, but the question is right.
+    assert!(client.explain(Path::new("/m/ä&b=c")).is_err());
+    let text = asked.recv().unwrap();
+    assert!(text.starts_with("GET /v1/explain?path=%2Fm%2F%C3%A4%26b%3Dc HTTP/1.1"), "{text}");
+}
+
+#[test]
+fn a_name_that_is_no_text_is_said_to_be_unsendable() {
+    use std::os::unix::ffi::OsStrExt;
+    let client = ControlClient::new("/none".into());
+    let error = client.unpin(Path::new(std::ffi::OsStr::from_bytes(b"/m/\xff"))).unwrap_err();
+    assert!(matches!(error, ClientError::Unsendable(..)), "{error}");
+}
+
+#[test]
+fn problems_keep_their_kind_and_words() {
+    let (_place, socket) = place();
+    let problem =
+        Problem { kind: ProblemKind::Busy, title: "In use".into(), status: 409, detail: "/m is in use".into() };
+    let _asked = canned(&socket, answer(409, &serde_json::to_string(&problem).unwrap()));
+    match ControlClient::new(socket).unmount(Path::new("/m")) {
+        Err(ClientError::Refused(refused)) => assert_eq!(refused, problem),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn events_come_one_by_one_and_losses_are_told() {
+    let (_place, socket) = place();
+    let told = "event: evicted\ndata: {\"kind\":\"evicted\",\"at\":1.5,\"path\":\"/m/a\",\"bytes\":7}\n\n: keep-alive\n\n\
+                event: lost\ndata: {\"lost\":3}\n\n";
+    let _asked = canned(&socket, format!("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{told}"));
+    let events: Vec<_> = ControlClient::new(socket).events(&[]).unwrap().map(Result::unwrap).collect();
+    match events.as_slice() {
+        [Told::Event(event), Told::Lost(3)] => {
+            assert_eq!((event.kind, event.path.as_deref(), event.bytes), (EventKind::Evicted, Some("/m/a"), Some(7)));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn an_answer_from_who_is_no_daemon_is_an_error_that_says_so() {
-    let place = tempfile::tempdir().unwrap();
-    let path = place.path().join("x.sock");
-    let listener = UnixListener::bind(&path).unwrap();
-    let answers: [&[u8]; 4] = [b"hello\n", b"{\"status\":{}}\n", b"\"done\"\n", b"{\"error\":\"no\"}\n"];
-    let server = std::thread::spawn(move || {
-        for answer in answers {
-            let (mut stream, _) = listener.accept().unwrap();
-            stream.write_all(answer).unwrap();
-        }
-        drop(listener.accept().unwrap());
-    });
+    let answers =
+        ["hello\n".to_owned(), answer(200, "{}"), answer(200, "\"done\""), answer(500, "no"), answer(404, "")];
     for answer in answers {
-        let error = ControlClient::new(path.clone()).status().unwrap_err();
-        assert!(matches!(error, ClientError::NotUnderstood { .. }), "{answer:?}: {error}");
+        let (_place, socket) = place();
+        let _asked = canned(&socket, answer.clone());
+        let error = ControlClient::new(socket).status().unwrap_err();
+        assert!(matches!(error, ClientError::NotUnderstood { .. }), "{answer:?}: {error:?}");
     }
-    let error = ControlClient::new(path.clone()).status().unwrap_err();
-    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error}");
+    let (_place, socket) = place();
+    let _asked = canned(&socket, "");
+    let error = ControlClient::new(socket).status().unwrap_err();
+    assert!(matches!(error, ClientError::NoAnswer { .. }), "{error:?}");
+}
+
+#[test]
+fn a_daemon_without_room_is_asked_again() {
+    let (_place, socket) = place();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let server = std::thread::spawn(move || {
+        for text in [
+            answer(503, r#"{"type":"urn:weightfs:problem:overloaded","title":"","status":503,"detail":""}"#),
+            status_of("/m"),
+        ] {
+            let (mut stream, _) = listener.accept().unwrap();
+            // As a daemon without room does: it answers at once, and reads nothing.
+            if text.contains("overloaded") {
+                stream.write_all(text.as_bytes()).unwrap();
+                continue;
+            }
+            read_request(&stream);
+            stream.write_all(text.as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert_eq!(ControlClient::new(socket).status().unwrap().mounts.len(), 1);
     server.join().unwrap();
 }

@@ -24,7 +24,7 @@ pub use files::{
     ComponentStatus, FileQuery, FileSort, FileState, FileStatus, Files, FilesQuery, FormatName, GroupStatus, LoadKind,
     TensorStatus, Tensors, Totals,
 };
-pub use hints::{InUse, InUseHint, PriorityHint, Hinted, QueueEntry, QueueHint, QueueItem, VramHint};
+pub use hints::{Hinted, InUse, InUseHint, PriorityHint, QueueEntry, QueueHint, QueueItem, VramHint};
 pub use jobs::{Job, JobQuery, JobState};
 pub use observe::{Event, EventKind, EventsQuery, History, HistorySample, Lost};
 pub use problem::{ControlError, Problem, ProblemKind};

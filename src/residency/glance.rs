@@ -43,7 +43,7 @@ impl Residency {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::residency::{Scope, PolicyKind, RefetchCost, UseKind};
+    use crate::residency::{PolicyKind, RefetchCost, Scope, UseKind};
 
     #[test]
     fn a_glance_agrees_with_an_explanation() {

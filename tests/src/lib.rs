@@ -5,6 +5,7 @@
 //! Set `WEIGHTFS_BIN` to test another binary than the one that cargo built beside the tests.
 
 pub mod actor;
+pub mod api;
 pub mod cgroup;
 pub mod compare;
 pub mod data;

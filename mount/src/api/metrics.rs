@@ -130,11 +130,15 @@ pub const METRICS: [Metric; 32] = [
             values.one(limit);
         }
     }),
-    gauge("weightfs_memory_stall_ratio", "Part of ten seconds in which some process waited for memory.", |sample, values| {
-        if let Some(percent) = sample.status.pressure.psi_some_avg10 {
-            values.one(percent / 100.0);
-        }
-    }),
+    gauge(
+        "weightfs_memory_stall_ratio",
+        "Part of ten seconds in which some process waited for memory.",
+        |sample, values| {
+            if let Some(percent) = sample.status.pressure.psi_some_avg10 {
+                values.one(percent / 100.0);
+            }
+        },
+    ),
     gauge("weightfs_hinted_files", "Files that programs have said something of.", |sample, values| {
         values.labelled("hint", "in_use", sample.status.hints.in_use);
         values.labelled("hint", "queued", sample.status.hints.queued);
@@ -205,8 +209,23 @@ mod tests {
 
     /// What a name may end with, before `_total`: units, or what is counted.
     const ENDS: [&str; 17] = [
-        "bytes", "seconds", "ratio", "info", "mounts", "files", "jobs", "notes", "connections", "listeners", "events",
-        "opens", "restarts", "away", "requests", "problems", "recording",
+        "bytes",
+        "seconds",
+        "ratio",
+        "info",
+        "mounts",
+        "files",
+        "jobs",
+        "notes",
+        "connections",
+        "listeners",
+        "events",
+        "opens",
+        "restarts",
+        "away",
+        "requests",
+        "problems",
+        "recording",
     ];
 
     #[test]

@@ -176,7 +176,8 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let web = Web::new(unbounded_channel().0);
         let request = |token: &str| {
-            let builder = Request::builder().header(HOST, "127.0.0.1:1").header(AUTHORIZATION, format!("Bearer {token}"));
+            let builder =
+                Request::builder().header(HOST, "127.0.0.1:1").header(AUTHORIZATION, format!("Bearer {token}"));
             web.peer(&builder.body(()).unwrap())
         };
         assert_eq!(request("").unwrap(), Peer::Web { token: false });

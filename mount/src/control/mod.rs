@@ -123,7 +123,8 @@ impl Control {
         });
         control.watch();
         let (sampled, stopping) = (Arc::downgrade(&control), Arc::clone(&control.sampler.stopping));
-        let thread = std::thread::Builder::new().name("sampler".to_owned()).spawn(move || sample(&sampled, &stopping))?;
+        let thread =
+            std::thread::Builder::new().name("sampler".to_owned()).spawn(move || sample(&sampled, &stopping))?;
         *control.sampler.thread.lock() = Some(thread);
         Ok(control)
     }
@@ -348,11 +349,8 @@ fn sample(control: &Weak<Control>, (stopping, changed): &(Mutex<bool>, Condvar))
     loop {
         {
             let Some(control) = control.upgrade() else { return };
-            let passthrough: u64 = control
-                .mounts
-                .iter()
-                .map(|mount| mount.fs.counters.passthrough_bytes.load(Ordering::Relaxed))
-                .sum();
+            let passthrough: u64 =
+                control.mounts.iter().map(|mount| mount.fs.counters.passthrough_bytes.load(Ordering::Relaxed)).sum();
             control.samples.add(unix_time(), &control.status(), passthrough);
             control.jobs.look().iter().for_each(|job| control.tell_job(job));
         }

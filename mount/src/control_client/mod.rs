@@ -184,7 +184,10 @@ impl ControlClient {
         let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
         let query = EventsQuery { kinds: (!names.is_empty()).then(|| names.join(",")) };
         let call = Call::get(&with_query("/v1/events", &query)?);
-        Ok(Events { stream: http::open(&self.socket, &call).map_err(|error| self.failed(error))?, client: self.clone() })
+        Ok(Events {
+            stream: http::open(&self.socket, &call).map_err(|error| self.failed(error))?,
+            client: self.clone(),
+        })
     }
 
     pub fn pin(&self, request: &PinRequest) -> Result<Outcome, ClientError> {

@@ -11,8 +11,8 @@ use tokio_stream::wrappers::BroadcastStream;
 use tokio_stream::wrappers::errors::BroadcastStreamRecvError;
 use weightfs::control::{ControlError, Event, EventKind, EventsQuery, Lost};
 
-use crate::api::answer::{Asked, Refused};
 use crate::api::Api;
+use crate::api::answer::{Asked, Refused};
 use crate::control::rights::Peer;
 
 /// How often a line comes while nothing happens.
@@ -25,11 +25,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     responses((status = 200, description = "Events until the daemon ends", body = String,
                content_type = "text/event-stream")),
 )]
-pub async fn events(
-    State(api): State<Api>,
-    peer: Peer,
-    Asked(query): Asked<EventsQuery>,
-) -> Result<Response, Refused> {
+pub async fn events(State(api): State<Api>, peer: Peer, Asked(query): Asked<EventsQuery>) -> Result<Response, Refused> {
     api.control().rights().may_look(&peer)?;
     let kinds = query.kinds.as_deref().map(kinds).transpose()?;
     let wanted = move |event: &Event| kinds.as_ref().is_none_or(|kinds| kinds.contains(&event.kind));

@@ -71,12 +71,7 @@ pub async fn trace(State(api): State<Api>, peer: Peer) -> Answer {
     params(("id" = String, Path, description = "As the prefetch was answered"), JobQuery),
     responses((status = 200, body = Job)),
 )]
-pub async fn job(
-    State(api): State<Api>,
-    peer: Peer,
-    Path(id): Path<String>,
-    Asked(query): Asked<JobQuery>,
-) -> Answer {
+pub async fn job(State(api): State<Api>, peer: Peer, Path(id): Path<String>, Asked(query): Asked<JobQuery>) -> Answer {
     let wait = query.wait_ms.unwrap_or(0);
     if wait > LONGEST_WAIT_MS {
         return Err(ControlError::BadRequest(format!("wait_ms is at most {LONGEST_WAIT_MS}")).into());

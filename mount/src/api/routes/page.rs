@@ -32,7 +32,8 @@ pub async fn dashboard(State(api): State<Api>, peer: Peer, Sent(request): Sent<D
 }
 
 fn address(text: &str) -> Result<SocketAddr, ControlError> {
-    text.parse().map_err(|_| ControlError::BadRequest(format!("'{text}' is no address and port, such as 127.0.0.1:8000")))
+    text.parse()
+        .map_err(|_| ControlError::BadRequest(format!("'{text}' is no address and port, such as 127.0.0.1:8000")))
 }
 
 pub async fn index() -> Response {
