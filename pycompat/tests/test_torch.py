@@ -151,3 +151,38 @@ def test_a_conversion_imports_no_torch(tmp_path: Path) -> None:
     code = "import sys, weightfs.convert as c; c.convert(sys.argv[1]); assert not {'torch', 'numpy'} & set(sys.modules)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", code, tmp_path / "m.pt"], check=True, env=environment)
+
+
+@pytest.mark.mounted
+def test_transformers_loads_views_when_patched(tmp_path: Path) -> None:
+    """The equivalents in other packages: whatever they import from safetensors."""
+    transformers = pytest.importorskip("transformers")
+    import transformers.modeling_utils as user
+
+    size = {"hidden_size": 128, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 2}
+    model = transformers.BertModel(transformers.BertConfig(vocab_size=3000, **size))
+    model.save_pretrained(tmp_path / "models/bert")
+    mounts.settle()
+    with mounts.mounted(tmp_path / "models", "--ram", "128MiB", "--reserve", "64MiB") as mount:
+        mount.fill("bert/model.safetensors")
+        theirs = user.safe_open
+        opened: list[Any] = []
+        try:
+            places = weightfs.patch()
+            assert "transformers.modeling_utils.safe_open" in places
+            ours = user.safe_open
+
+            def watched(*arguments: Any, **named: Any) -> Any:
+                opened.append(ours(*arguments, **named))
+                return opened[-1]
+
+            user.safe_open = watched
+            loaded = transformers.BertModel.from_pretrained(mount.path / "bert")
+            user.safe_open = ours
+        finally:
+            weightfs.unpatch()
+        assert user.safe_open is theirs
+        assert any(isinstance(file, weightfs.open) and file.zero_copy for file in opened)
+        expected = model.state_dict()
+        assert all(torch.equal(value, expected[name]) for name, value in loaded.state_dict().items())
+        opened.clear()

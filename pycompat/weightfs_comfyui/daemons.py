@@ -44,10 +44,14 @@ class Daemons:
     def queues(self, entries: Iterable[Mapping[str, Any]]) -> dict[Client, list[dict[str, Any]]]:
         """A queue, split by the daemons that serve its files; empty for daemons that have no part in it."""
         found: dict[Client, list[dict[str, Any]]] = {client: [] for client in self._clients.values()}
+        # The same files come in many entries.
+        known: dict[str, Client | None] = {}
         for entry in entries:
             split: dict[Client, list[Any]] = {}
             for item in entry["paths"]:
-                if client := self.of(item["path"]):
+                if item["path"] not in known:
+                    known[item["path"]] = self.of(item["path"])
+                if client := known[item["path"]]:
                     split.setdefault(client, []).append(item)
             for client, items in split.items():
                 found.setdefault(client, []).append({"id": entry["id"], "paths": items})

@@ -8,9 +8,12 @@ nobody listens to their progress; cached nodes are announced as `execution_cache
 from __future__ import annotations
 
 import functools
+import logging
 from typing import Any
 
 from .service import Service
+
+LOG = logging.getLogger("weightfs.comfyui")
 
 
 def listen_to_queue(server: Any, service: Service) -> None:
@@ -19,10 +22,13 @@ def listen_to_queue(server: Any, service: Service) -> None:
 
     @functools.wraps(theirs)
     def send_sync(event: Any, data: Any, *more: Any, **named: Any) -> Any:
-        if event == "status":
-            service.changed()
-        elif event == "execution_cached" and isinstance(data, dict):
-            service.cached(str(data.get("prompt_id")), [str(node) for node in data.get("nodes") or ()])
+        try:
+            if event == "status":
+                service.changed()
+            elif event == "execution_cached" and isinstance(data, dict):
+                service.cached(str(data.get("prompt_id")), [str(node) for node in data.get("nodes") or ()])
+        except Exception:
+            LOG.debug("a message was not understood", exc_info=True)
         return theirs(event, data, *more, **named)
 
     server.send_sync = send_sync
@@ -35,10 +41,13 @@ def listen_to_nodes(context: Any, service: Service) -> None:
     @functools.wraps(theirs)
     def enter(self: Any) -> Any:
         entered = theirs(self)
-        now = getattr(self, "context", None)
-        prompt, node = getattr(now, "prompt_id", None), getattr(now, "node_id", None)
-        if prompt is not None and node is not None:
-            service.begins(str(prompt), str(node))
+        try:
+            now = getattr(self, "context", None)
+            prompt, node = getattr(now, "prompt_id", None), getattr(now, "node_id", None)
+            if prompt is not None and node is not None:
+                service.begins(str(prompt), str(node))
+        except Exception:
+            LOG.debug("the node that runs was not noted", exc_info=True)
         return entered
 
     context.__enter__ = enter

@@ -39,11 +39,14 @@ class Queue(Protocol):
 class Service:
     """The automatic part that has to do with the queue."""
 
-    def __init__(self, queue: Queue, registry: Registry, daemons: Daemons, policy: str = "balanced") -> None:
+    def __init__(
+        self, queue: Queue, registry: Registry, daemons: Daemons, policy: str = "balanced", look_ahead: bool = True
+    ) -> None:
         self._queue = queue
         self._registry = registry
         self._daemons = daemons
         self.policy = policy
+        self._look_ahead = look_ahead
         self._plans: dict[str, Plan] = {}
         self._running: dict[str, Running] = {}
         self._lock = threading.Lock()
@@ -67,7 +70,7 @@ class Service:
         self._thread.join()
 
     def also(self, work: Callable[[], None]) -> None:
-        """Something more to do whenever the thread has woken."""
+        """Something more to do whenever the thread has woken, unless nothing is to be told."""
         self._extra.append(work)
 
     def changed(self) -> None:
@@ -113,7 +116,8 @@ class Service:
 
     def step(self) -> None:
         """Looks at the queue once, and sends what has changed."""
-        for work in (self._look, self._send, self._mark, self._keep, *self._extra):
+        extra = self._extra if self.policy != "legacy" else []
+        for work in (self._look, self._send, self._mark, self._keep, *extra):
             try:
                 work()
             except WeightfsError as error:
@@ -135,12 +139,16 @@ class Service:
         identity = str(item[1])
         if known := self._plans.get(identity):
             return known
-        return lookahead.plan(identity, item[2], item[4], self._registry)
+        try:
+            return lookahead.plan(identity, item[2], item[4], self._registry)
+        except Exception:
+            LOG.debug("the files of a prompt are not known", exc_info=True)
+            return Plan(identity)
 
     def _send(self) -> None:
         with self._lock:
             waiting = [plan for name, plan in self._plans.items() if name not in self._running]
-            queue = lookahead.entries(self._running.values(), waiting) if self.policy != "legacy" else []
+            queue = lookahead.entries(self._running.values(), waiting) if self._tells() else []
         now = time.monotonic()
         for client, entries in self._daemons.queues(queue).items():
             at, before = self._sent.get(client, (0.0, []))
@@ -152,7 +160,7 @@ class Service:
     def _mark(self) -> None:
         with self._lock:
             paths = [path for state in self._running.values() for path in state.in_use()]
-        wanted = self._daemons.by_client(paths) if self.policy != "legacy" else {}
+        wanted = self._daemons.by_client(paths) if self._tells() else {}
         now = time.monotonic()
         for client in {*wanted, *self._marks}:
             files = wanted.get(client, [])
@@ -164,6 +172,9 @@ class Service:
             else:
                 del self._marks[client]
             client.unmark(identity)
+
+    def _tells(self) -> bool:
+        return self._look_ahead and self.policy != "legacy"
 
     def _keep(self) -> None:
         with self._lock:
