@@ -155,6 +155,15 @@ def test_policies(registry: Registry, hinted: fake_daemon.FakeDaemon) -> None:
     assert hinted.bodies("/v1/pin") == [{"path": "/m/a", "priority": "high"}]
 
 
+def test_a_prompt_that_cannot_be_followed_hides_no_other(registry: Registry, hinted: fake_daemon.FakeDaemon) -> None:
+    server = comfy.Server()
+    service = Service(server.prompt_queue, registry, Daemons("test"))
+    server.prompt_queue.put((1, "bad", {"a": None}, {}, ["a"]))
+    server.prompt_queue.put((2, "good", comfy.text_to_image(model=checkpoint("a.safetensors")), {}, ["save"]))
+    service.step()
+    assert [entry["id"] for entry in hinted.bodies("/v1/hints/queue")[0]["entries"]] == ["good"]
+
+
 def test_a_failing_daemon_is_one_line_and_no_error(
     registry: Registry,
     daemon: fake_daemon.FakeDaemon,

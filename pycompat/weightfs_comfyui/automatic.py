@@ -26,11 +26,9 @@ def start(config: Config, server: Any) -> Parts:
     if config.storage:
         _storage()
     if config.lookahead or config.vram:
-        made.service = Service(
-            server.prompt_queue, made.registry, made.daemons, config.policy if config.lookahead else "legacy"
-        )
-        if _lookahead(server, made.service) and config.vram:
-            _vram(made)
+        made.service = Service(server.prompt_queue, made.registry, made.daemons, config.policy, config.lookahead)
+        if _follow(server, made.service, config.lookahead):
+            _origins(made, config.vram)
         made.service.start()
     return made
 
@@ -44,7 +42,7 @@ def _storage() -> None:
         LOG.warning("weightfs: ComfyUI cannot be told that mounts are fast storage: %s", error)
 
 
-def _lookahead(server: Any, service: Service) -> bool:
+def _follow(server: Any, service: Service, look_ahead: bool) -> bool:
     try:
         listen_to_queue(server, service)
         context = host.module("comfy_execution.utils")
@@ -52,11 +50,12 @@ def _lookahead(server: Any, service: Service) -> bool:
     except Exception as error:
         LOG.warning("weightfs: this version of ComfyUI does not let the queue be followed node by node: %s", error)
         return False
-    LOG.info("weightfs: the queue is looked ahead in")
+    if look_ahead:
+        LOG.info("weightfs: the queue is looked ahead in")
     return True
 
 
-def _vram(made: Parts) -> None:
+def _origins(made: Parts, feedback: bool) -> None:
     def current_files() -> list[str]:
         now = host.executing()
         return made.service.files_of(*now) if now else []
@@ -64,6 +63,7 @@ def _vram(made: Parts) -> None:
     try:
         patchers = host.module("comfy.model_patcher")
         watch_patchers(patchers.ModelPatcher, current_files, made.origins, made.service.loaded)
-        made.service.also(Feedback(host.loaded_models, made.origins, made.daemons).step)
+        if feedback:
+            made.service.also(Feedback(host.loaded_models, made.origins, made.daemons).step)
     except Exception as error:
-        LOG.warning("weightfs: what is in VRAM cannot be followed in this version of ComfyUI: %s", error)
+        LOG.warning("weightfs: what is loaded cannot be followed in this version of ComfyUI: %s", error)
