@@ -109,6 +109,14 @@ def test_writing_to_a_view_is_an_error_or_a_private_copy(mount: mounts.Mount, la
     assert (mount.source / "large.safetensors").read_bytes() == large.read_bytes()
 
 
+def test_without_passthrough_the_bytes_are_the_same(library: Path) -> None:
+    with mounts.mounted(library, "--ram", "128MiB", "--reserve", "64MiB", "--no-passthrough") as mount:
+        mount.fill("large.safetensors")
+        for writable in (False, True):
+            loaded = weightfs.load(mount.path / "large.safetensors", framework="np", writable=writable)
+            assert all(data(loaded[name]) == content for name, (_, _, content) in samples.large(48).items())
+
+
 def test_a_copy_on_request_is_one(large: Path) -> None:
     anonymous = kilobytes("Anonymous")
     arrays = weightfs.load(large, framework="np", copy=True)
