@@ -9,6 +9,7 @@ pub mod control;
 pub mod extent;
 pub mod fill;
 pub mod format;
+pub mod gpu;
 pub mod ids;
 pub mod machine;
 pub mod pattern;

@@ -4,6 +4,7 @@ mod env_vars;
 mod exit;
 mod explain;
 mod find;
+mod gds;
 mod machine;
 mod mount;
 mod notify;
@@ -21,6 +22,7 @@ use clap::{Parser, Subcommand};
 
 use exit::{EXIT_CODES_HELP, Exit, Failure};
 use explain::ExplainArgs;
+use gds::GdsArgs;
 use mount::MountArgs;
 use mount::helper;
 use simulate::SimulateArgs;
@@ -60,6 +62,9 @@ enum Command {
     Trace(TraceArgs),
     /// Replay a trace under other policies and budgets
     Simulate(SimulateArgs),
+    /// What calls the GPU's libraries, in a process of its own
+    #[command(hide = true)]
+    Gds(GdsArgs),
 }
 
 fn main() -> ExitCode {
@@ -78,6 +83,7 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Gds(arguments) => gds::run(&arguments),
     };
     finish(done).into()
 }
