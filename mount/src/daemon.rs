@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
@@ -11,25 +11,19 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use parking_lot::Mutex;
-use weightfs::control::{ControlError, IoStatus, RamStatus, Reply, Request, Status, WorkerStatus};
 use weightfs::fill::EngineChoice;
 use weightfs::store::{Store, StoreConfig, StoreError};
 
-use crate::control_server::{Control, ControlServer};
+use crate::api::{ControlServer, StartError};
+use crate::control::{Control, Parts};
 use crate::detached::Detached;
-use crate::device::{self, DeviceError};
-use crate::fs::Fs;
+use crate::device::DeviceError;
 use crate::invalidate::Cause;
 use crate::mounted::{Ended, Mount, Shared};
-use crate::places::Place;
 use crate::runtime_dir::{self, RuntimeDirError};
 use crate::settings::{IoChoice, MountSpec, Settings};
 use crate::source::SourceRoot;
-use crate::steer::Steering;
 use crate::tuning;
-
-/// How often a mount that is in use is tried to be ended, before it is left to its users.
-const UNMOUNT_TRIES: u32 = 20;
 
 /// How long programs that have files open may take to close them when the daemon is told to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -46,6 +40,8 @@ pub enum DaemonError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Socket(#[from] RuntimeDirError),
+    #[error(transparent)]
+    Control(#[from] StartError),
     #[error("cannot start a thread: {0}; raise the limit on processes (ulimit -u)")]
     Thread(io::Error),
 }
@@ -112,8 +108,22 @@ fn mount_all(
     for note in &notes {
         tracing::warn!("{note}");
     }
-    let served = Daemon::new(&mounts, store, notes, &settings.state_dir)
-        .and_then(|daemon| serve(&mounts, store, listener, Arc::new(daemon), &ended, signals, ready));
+    let control = Control::start(Parts {
+        store: Arc::clone(store),
+        mounts: mounts.iter().map(Mount::shared).collect(),
+        notes: notes.clone(),
+        state_dir: settings.state_dir.clone(),
+        group: settings.control_group,
+        open: settings.allow_other,
+        listen: settings.listen,
+        restarts: 0,
+        upgrade: None,
+    });
+    let served = control.map_err(DaemonError::Thread).and_then(|control| {
+        let served = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, ready);
+        control.stop();
+        served
+    });
     take_down(mounts, store);
     served
 }
@@ -123,7 +133,8 @@ fn serve(
     mounts: &[Mount],
     store: &Arc<Store>,
     listener: UnixListener,
-    daemon: Arc<Daemon>,
+    control: Arc<Control>,
+    notes: Vec<String>,
     ended: &Arc<Ended>,
     signals: SigSet,
     ready: impl FnOnce(&Started),
@@ -136,8 +147,8 @@ fn serve(
             let _ = sender.send(Cause::Residency(Arc::clone(generation)));
         }
     }));
-    let (all, notes) = (daemon.mounts.clone(), daemon.notes.clone());
-    let _server = ControlServer::start(listener, daemon).map_err(DaemonError::Thread)?;
+    let all = mounts.iter().map(Mount::shared).collect();
+    let _server = ControlServer::start(listener, control)?;
     let candidates = mounts.iter().filter_map(|mount| mount.candidate(ended)).collect();
     let _detached = Detached::start(candidates).map_err(DaemonError::Thread)?;
     let end = Arc::clone(ended);
@@ -209,79 +220,4 @@ fn take_down(mounts: Vec<Mount>, store: &Arc<Store>) {
         drop(invalidator);
     }
     store.stop();
-}
-
-struct Daemon {
-    store: Arc<Store>,
-    mounts: Vec<Arc<Shared>>,
-    notes: Vec<String>,
-    steering: Steering,
-}
-
-impl Daemon {
-    fn new(mounts: &[Mount], store: &Arc<Store>, notes: Vec<String>, state_dir: &Path) -> Result<Self, DaemonError> {
-        let mounts: Vec<Arc<Shared>> = mounts.iter().map(Mount::shared).collect();
-        let place =
-            |mount: &Arc<Shared>| Place { mountpoint: mount.spec.mountpoint.clone(), fs: Arc::clone(&mount.fs) };
-        let places = mounts.iter().map(place).collect();
-        let steering = Steering::start(Arc::clone(store), places, state_dir).map_err(DaemonError::Thread)?;
-        Ok(Self { store: Arc::clone(store), mounts, notes, steering })
-    }
-}
-
-impl Control for Daemon {
-    fn status(&self) -> Status {
-        let (ram, io) = (self.store.ram_report(), self.store.io_report());
-        let opens = |count: fn(&Fs) -> u64| self.mounts.iter().map(|mount| count(&mount.fs)).sum();
-        Status {
-            mounts: self.mounts.iter().filter(|mount| !mount.has_ended()).map(|mount| mount.status()).collect(),
-            ram: RamStatus {
-                budget_bytes: ram.budget,
-                limit_bytes: ram.limit,
-                budget_reason: ram.reason.to_string(),
-                high_watermark_bytes: ram.high_watermark,
-                low_watermark_bytes: ram.low_watermark,
-                resident_bytes: ram.resident,
-                pinned_bytes: ram.pinned,
-                client_held_bytes: ram.client_held,
-            },
-            io: IoStatus {
-                engine: io.engine.to_owned(),
-                source_read_bytes: io.source_read,
-                served_from_ram_bytes: io.served_from_ram,
-                served_from_source_bytes: io.served_from_source,
-                passthrough_opens: opens(|fs| fs.counters.passthrough.load(Ordering::Relaxed)),
-                stream_opens: opens(|fs| fs.counters.stream.load(Ordering::Relaxed)),
-                evicted_bytes: io.evicted,
-            },
-            worker: WorkerStatus { pid: std::process::id(), restarts: 0 },
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            notes: self.notes.clone(),
-        }
-    }
-
-    fn unmount(&self, mountpoint: &Path) -> Result<(), ControlError> {
-        let running = |mount: &&Arc<Shared>| mount.spec.mountpoint == mountpoint && !mount.has_ended();
-        let Some(mount) = self.mounts.iter().find(running) else {
-            return Err(ControlError::NotMounted(mountpoint.to_owned()));
-        };
-        for attempt in 1..=UNMOUNT_TRIES {
-            match device::unmount(mountpoint, false) {
-                Ok(()) => return Ok(()),
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && attempt < UNMOUNT_TRIES => {
-                    // Programs that have just ended are let go of in a moment.
-                    std::thread::sleep(Duration::from_millis(50));
-                }
-                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    return Err(ControlError::Busy(mountpoint.to_owned()));
-                }
-                Err(error) => return Err(ControlError::Failed(error.to_string())),
-            }
-        }
-        Err(ControlError::Busy(mount.spec.mountpoint.clone()))
-    }
-
-    fn carry_out(&self, request: &Request) -> Result<Reply, ControlError> {
-        self.steering.carry_out(request)
-    }
 }

@@ -1,11 +1,11 @@
 //! Serves a weightfs store through FUSE.
 
 mod answer;
+pub mod api;
 pub mod attr;
 mod bounce;
+pub mod control;
 pub mod control_client;
-mod control_line;
-pub mod control_server;
 pub mod daemon;
 mod detached;
 pub mod device;
@@ -18,13 +18,10 @@ mod invalidate;
 mod mounted;
 mod nodes;
 mod open_mode;
-mod pins;
-mod places;
 mod residents;
 pub mod runtime_dir;
 pub mod settings;
 mod source;
-mod steer;
 mod translate;
 mod tuning;
 mod watch;

@@ -1,6 +1,7 @@
 //! What a daemon is to do, checked and complete: no defaults are left to find and no text to parse.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -32,6 +33,10 @@ pub struct Settings {
     pub open_wait: Duration,
     /// Where the control socket is to be.
     pub control_socket: PathBuf,
+    /// Whose members may steer the daemon, besides its user and the owner of the source.
+    pub control_group: Option<u32>,
+    /// Where browsers are served, besides the socket.
+    pub listen: Option<SocketAddr>,
     /// A directory of this daemon alone for what outlives it. It need not exist.
     pub state_dir: PathBuf,
 }

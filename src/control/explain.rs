@@ -5,10 +5,15 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::lossy;
 
 /// Sizes are in bytes, of whole extents of 2 MiB except for `size_bytes` and `resident_bytes`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explained {
+    #[serde(serialize_with = "lossy")]
+    #[schema(value_type = String)]
     pub path: PathBuf,
     pub size_bytes: u64,
     pub resident_bytes: u64,
@@ -32,7 +37,7 @@ pub struct Explained {
     pub budget_reason: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct NextToGo {
     pub bytes: u64,
     /// For a person.

@@ -3,11 +3,14 @@
 //! Names and meanings are a contract with scripts: fields may be added, these stay. Sizes are in bytes; counts and
 //! sums of bytes run from the start of the daemon.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+use super::lossy;
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     pub mounts: Vec<MountStatus>,
     pub ram: RamStatus,
@@ -18,21 +21,90 @@ pub struct Status {
     /// What is missing on this machine and what that costs, a sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
+    #[serde(default)]
+    pub pressure: PressureStatus,
+    /// Files that are being read into RAM now.
+    #[serde(default)]
+    pub fills: Vec<FillStatus>,
+    #[serde(default)]
+    pub hints: HintStatus,
+    /// As it chooses now among its rules.
+    #[serde(default)]
+    pub policy: String,
+    #[serde(default)]
+    pub trace: TraceStatus,
+    /// Of the process that serves the mounts.
+    #[serde(default)]
+    pub uptime_seconds: f64,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Why the budget is what it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PressureStatus {
+    /// Percent of the last ten seconds in which some process waited for memory.
+    pub psi_some_avg10: Option<f64>,
+    pub mem_available_bytes: u64,
+    /// To be left free for everyone else.
+    pub reserve_bytes: u64,
+    /// The most that the daemon's control group allows.
+    pub cgroup_limit_bytes: Option<u64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct FillStatus {
+    #[serde(serialize_with = "lossy")]
+    #[schema(value_type = String)]
+    pub path: PathBuf,
+    /// Resident.
+    pub bytes_done: u64,
+    /// Resident and on their way.
+    pub bytes_total: u64,
+    /// Who it is for: `demand`, `open_wait` or `prefetch`.
+    pub class: String,
+    /// Of the device that it is read from, lately.
+    pub bytes_per_second: u64,
+}
+
+/// What programs have said of what comes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HintStatus {
+    /// Marks that files are in use.
+    pub in_use: u64,
+    /// Files in the queues of what comes.
+    pub queued: u64,
+    /// Files that are said to be in the memory of a GPU.
+    pub in_vram: u64,
+}
+
+/// Of the recording.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TraceStatus {
+    pub recording: bool,
+    /// Where to.
+    #[schema(value_type = Option<String>)]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Mounts {
+    pub mounts: Vec<MountStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MountStatus {
     /// Bytes of a name that are not UTF-8 are shown as U+FFFD.
     #[serde(serialize_with = "lossy")]
+    #[schema(value_type = String)]
     pub mountpoint: PathBuf,
     /// The folder behind it. The same as `mountpoint` for a folder that is mounted over itself.
     #[serde(serialize_with = "lossy")]
+    #[schema(value_type = String)]
     pub source: PathBuf,
     /// Whether resident files can be read without the daemon.
     pub passthrough: bool,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct RamStatus {
     /// The most that the arena may hold now.
     pub budget_bytes: u64,
@@ -54,7 +126,7 @@ pub struct RamStatus {
     pub client_held_bytes: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct IoStatus {
     /// What reads the sources: `io_uring`, `threads`, or what a later version has.
     pub engine: String,
@@ -72,16 +144,12 @@ pub struct IoStatus {
     pub evicted_bytes: u64,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WorkerStatus {
     /// Of the process that serves the mounts.
     pub pid: u32,
     /// How often it had to be replaced.
     pub restarts: u64,
-}
-
-fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.collect_str(&path.display())
 }
 
 #[cfg(test)]
@@ -98,7 +166,7 @@ mod tests {
             io: IoStatus::default(),
             worker: WorkerStatus::default(),
             version: "1.2.3".into(),
-            notes: vec![],
+            ..Status::default()
         };
         let expected = serde_json::json!({
             "mounts": [{"mountpoint": "/m", "source": "/s", "passthrough": true}],
@@ -113,6 +181,14 @@ mod tests {
             "worker": {"pid": 0, "restarts": 0},
             "version": "1.2.3",
             "notes": [],
+            "pressure": {
+                "psi_some_avg10": null, "mem_available_bytes": 0, "reserve_bytes": 0, "cgroup_limit_bytes": null,
+            },
+            "fills": [],
+            "hints": {"in_use": 0, "queued": 0, "in_vram": 0},
+            "policy": "",
+            "trace": {"recording": false, "file": null},
+            "uptime_seconds": 0.0,
         });
         assert_eq!(serde_json::to_value(&status).unwrap(), expected);
         assert_eq!(serde_json::from_value::<Status>(expected).unwrap(), status);

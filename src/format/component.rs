@@ -1,7 +1,9 @@
 //! Which part of a pipeline a tensor belongs to, by the prefixes that the tools of this field write.
 
 /// A part of a diffusion checkpoint that is used, and so kept, on its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize, utoipa::ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Component {
     DiffusionModel,

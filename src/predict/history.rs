@@ -140,6 +140,11 @@ impl History {
         self.files.get(key)?.order.as_ref()
     }
 
+    /// What the last open of a file came to that did more than look at its header.
+    pub fn last_kind(&self, key: &FileKey) -> Option<OpenKind> {
+        self.files.get(key)?.latest().map(|past| past.kind).find(|kind| *kind != OpenKind::HeaderPeek)
+    }
+
     /// How many files are remembered.
     pub fn len(&self) -> usize {
         self.files.len()

@@ -110,8 +110,9 @@ impl Budget {
         Budget { limits, last: None }
     }
 
-    pub fn set_limits(&mut self, limits: Limits) {
-        self.limits = limits;
+    /// The most that the arena may hold from now on, in bytes.
+    pub fn limit(&mut self, ram: u64) {
+        self.limits.ram = ram;
     }
 
     /// The budget from now on, in bytes. Call it a few times a second.

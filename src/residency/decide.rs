@@ -29,9 +29,10 @@ impl Residency {
             return Decision { admit: ExtentSet::new(), bypass, evict: Vec::new(), reason: AdmitReason::WorthLess };
         };
         let missed = file.clip(extents).difference(&file.resident.difference(&file.leaving));
-        let queued = self.needed(id).map(|place| Standing::Queued { rank: rank_of(place) });
-        if kind == UseKind::Load && queued.is_none() {
-            self.used(id, &missed, false, now);
+        let needed = self.needed(id, &missed);
+        let guessed = needed.iter().fold(missed.clone(), |rest, (_, part)| rest.difference(part));
+        if kind == UseKind::Load && (needed.is_empty() || !guessed.is_empty()) {
+            self.used(id, &guessed, false, now);
         }
         let file = &self.files[&id];
         let pinned = file.pinned(&missed);
@@ -46,11 +47,14 @@ impl Residency {
         if matches!(kind, UseKind::HeaderPeek | UseKind::Scan) {
             decision.bypass = rest;
             decision.reason = AdmitReason::NotAUse;
-        } else if let Some(standing) = queued {
-            asks.push((rest, standing, AdmitReason::Queued));
         } else {
-            let kept = rest.intersection(&file.layout.spread(self.policy.kept(id)));
-            let loose = rest.difference(&kept);
+            let guessed = guessed.intersection(&rest);
+            for (place, part) in needed {
+                let standing = Standing::Queued { rank: rank_of(place) };
+                asks.push((part.intersection(&rest), standing, AdmitReason::Queued));
+            }
+            let kept = guessed.intersection(&file.layout.spread(self.policy.kept(id)));
+            let loose = guessed.difference(&kept);
             asks.push((kept, Standing::Kept, AdmitReason::Kept));
             asks.push((loose, Standing::Loose, AdmitReason::FreeRoom));
         }

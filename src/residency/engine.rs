@@ -14,7 +14,8 @@ use super::extents::ExtentSet;
 use super::file::{File, LastUse};
 use super::order::Order;
 use super::policy::{Access, Policy};
-use super::types::{PinError, PinScope, Priority, RefetchCost, UseKind};
+use super::queue::Queue;
+use super::types::{PinError, Priority, RefetchCost, Scope, UseKind};
 use crate::ids::{ExtentIndex, FileId};
 use crate::units::EXTENT_SIZE;
 
@@ -24,15 +25,11 @@ pub struct Residency {
     pub(super) policy: Box<dyn Policy>,
     pub(super) order: Order,
     /// Files whose place in the order is out of date.
-    stale: BTreeSet<FileId>,
+    pub(super) stale: BTreeSet<FileId>,
     pub(super) budget: u64,
     pub(super) resident: u64,
     pub(super) pinned: u64,
-    queue: Vec<FileId>,
-    /// The files that know their place in it.
-    placed: Vec<FileId>,
-    /// Whether the first of the queue is being loaded now.
-    loading: bool,
+    pub(super) queue: Queue,
     /// Extents used so far.
     traffic: u64,
     stamp: u64,
@@ -49,9 +46,7 @@ impl Residency {
             budget: budget / EXTENT_SIZE,
             resident: 0,
             pinned: 0,
-            queue: Vec::new(),
-            placed: Vec::new(),
-            loading: false,
+            queue: Queue::default(),
             traffic: 0,
             stamp: 0,
         };
@@ -83,8 +78,7 @@ impl Residency {
             self.stale.remove(&id);
             self.policy.forget(id);
             self.resident -= file.resident.count();
-            self.loading &= self.queue.first() != Some(&id);
-            self.queue.retain(|queued| *queued != id);
+            self.queue.forget(id);
             if let Some(pin) = file.pin {
                 self.pinned -= pin.count();
                 self.resize();
@@ -127,8 +121,8 @@ impl Residency {
     /// All of the file is about to be read. Told of before anything of it is asked for, no part of the file seems to be
     /// used more than another for being missed first.
     pub fn expected(&mut self, id: FileId, now: Duration) {
-        if let Some(file) = self.files.get(&id).filter(|file| file.queued.is_none()) {
-            let all = file.pin_of(&PinScope::Whole);
+        if let Some(file) = self.files.get(&id).filter(|file| file.queued.is_empty()) {
+            let all = file.covered_by(&Scope::Whole);
             self.used(id, &all, false, now);
         }
     }
@@ -195,20 +189,17 @@ impl Residency {
         self.occupy(id, |file| file.in_use_until = Some(until));
     }
 
-    /// The files that will be loaded, in this order; a file may come more than once. Replaces what was queued. A file
-    /// is taken from the queue when it is closed as [`UseKind::Load`]; from its opening as such it counts as the next.
-    pub fn set_queue(&mut self, queue: Vec<FileId>) {
-        self.loading = false;
-        self.queue = queue;
-        self.place_queue();
+    /// Whether a GPU holds all of what is read of the file, so that nobody reads it from RAM for now.
+    pub fn in_vram(&mut self, id: FileId, in_vram: bool) {
+        self.occupy(id, |file| file.in_vram = in_vram);
     }
 
     /// Promises not to evict these extents. Adds to what of the file is pinned already.
-    pub fn pin(&mut self, id: FileId, scope: &PinScope) -> Result<(), PinError> {
+    pub fn pin(&mut self, id: FileId, scope: &Scope) -> Result<(), PinError> {
         let file = self.files.get_mut(&id).ok_or(PinError::UnknownFile(id))?;
         let mut pin = file.pin.clone().unwrap_or_default();
         let before = pin.count();
-        for run in file.pin_of(scope).runs() {
+        for run in file.covered_by(scope).runs() {
             pin.insert(run.clone());
         }
         let more = pin.count() - before;
@@ -327,54 +318,5 @@ impl Residency {
         let mut changed = Vec::new();
         self.policy.set_capacity(self.budget.saturating_sub(self.pinned), &mut changed);
         self.stale.extend(changed);
-    }
-
-    fn load_queued(&mut self, id: FileId) {
-        if let Some(place) = self.queue.iter().position(|queued| *queued == id) {
-            // One that was skipped may still come.
-            self.queue[..=place].rotate_right(1);
-            if self.loading && place > 0 {
-                self.queue.remove(1);
-            }
-            self.loading = true;
-            self.place_queue();
-        }
-    }
-
-    /// Takes a file that was loaded from the queue. One that was opened as unknown has not become the next by that.
-    fn loaded_queued(&mut self, id: FileId, opened_as: UseKind) {
-        let next = self.loading && self.queue.first() == Some(&id);
-        let place = self.queue.iter().position(|queued| *queued == id);
-        if let Some(place) = place.filter(|_| next || opened_as == UseKind::Unknown) {
-            self.loading &= place > 0;
-            self.queue.remove(place);
-            self.place_queue();
-        }
-    }
-
-    /// Where in the queue extents that are admitted now will be needed. A file that is being loaded is read now either
-    /// way, so for it that is the time after this one.
-    pub(super) fn needed(&self, id: FileId) -> Option<u64> {
-        let now = usize::from(self.loading && self.queue.first() == Some(&id));
-        match now {
-            0 => self.files.get(&id)?.queued,
-            _ => self.queue[1..].iter().position(|queued| *queued == id).map(|place| place as u64 + 1),
-        }
-    }
-
-    fn place_queue(&mut self) {
-        for id in std::mem::take(&mut self.placed) {
-            if let Some(file) = self.files.get_mut(&id) {
-                file.queued = None;
-                self.stale.insert(id);
-            }
-        }
-        for (place, id) in self.queue.iter().enumerate() {
-            if let Some(file) = self.files.get_mut(id).filter(|file| file.queued.is_none()) {
-                file.queued = Some(place as u64);
-                self.placed.push(*id);
-                self.stale.insert(*id);
-            }
-        }
     }
 }

@@ -21,7 +21,9 @@ pub struct Explanation {
     pub priority: Priority,
     pub held: bool,
     pub in_use_until: Option<Duration>,
-    /// Its place in the queue, 0 for the next.
+    /// A GPU holds it.
+    pub in_vram: bool,
+    /// Its nearest place in the queue, 0 for the next.
     pub queued: Option<u64>,
     /// How much of it the policy would keep, resident or not.
     pub kept_bytes: u64,
@@ -58,7 +60,8 @@ impl Residency {
             priority: file.priority,
             held: file.held,
             in_use_until: file.in_use_until.filter(|_| file.in_use(now)),
-            queued: file.queued,
+            in_vram: file.in_vram,
+            queued: file.queued.first().map(|(place, _)| *place),
             kept_bytes: file.layout.weights(self.policy.kept(id)) * EXTENT_SIZE,
             next: self.next(id, now),
             policy: self.policy.name(),
@@ -102,6 +105,9 @@ impl fmt::Display for Explanation {
         }
         if let Some(place) = self.queued {
             writeln!(f, "the queue needs it, {place} files before it")?;
+        }
+        if self.in_vram {
+            writeln!(f, "a GPU holds it")?;
         }
         if self.held {
             writeln!(f, "a client holds it: evicting a part of it would free nothing")?;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::blocks::{Blocks, Layout};
 use super::extents::ExtentSet;
 use super::order::Key;
-use super::types::{PinScope, Priority, RefetchCost};
+use super::types::{Priority, RefetchCost, Scope};
 use crate::ids::ExtentIndex;
 use crate::units::extent_count;
 
@@ -26,8 +26,10 @@ pub(super) struct File {
     /// A client holds it, so that dropping a part of it frees nothing.
     pub held: bool,
     pub in_use_until: Option<Duration>,
-    /// Its place in the queue of what comes.
-    pub queued: Option<u64>,
+    /// A GPU holds it, so that nobody reads it from RAM for now.
+    pub in_vram: bool,
+    /// Its places in the queue of what comes, and what is needed there first, the nearest first.
+    pub queued: Vec<(u64, ExtentSet)>,
     pub last_use: Option<LastUse>,
     /// Where the order of eviction has it now.
     pub keys: Vec<Key>,
@@ -69,7 +71,8 @@ impl File {
             pin: None,
             held: false,
             in_use_until: None,
-            queued: None,
+            in_vram: false,
+            queued: Vec::new(),
             last_use: None,
             keys: Vec::new(),
             undecided: ExtentSet::new(),
@@ -125,10 +128,10 @@ impl File {
         self.pin.as_ref().map_or_else(ExtentSet::new, |pin| extents.intersection(pin))
     }
 
-    pub fn pin_of(&self, scope: &PinScope) -> ExtentSet {
+    pub fn covered_by(&self, scope: &Scope) -> ExtentSet {
         match scope {
-            PinScope::Whole => std::iter::once(0..self.layout.extents()).collect(),
-            PinScope::Extents(extents) => self.clip(extents.runs()),
+            Scope::Whole => std::iter::once(0..self.layout.extents()).collect(),
+            Scope::Extents(extents) => self.clip(extents.runs()),
         }
     }
 
@@ -140,5 +143,10 @@ impl File {
     pub fn evictable(&self) -> ExtentSet {
         let staying = self.resident.difference(&self.leaving);
         self.pin.as_ref().map_or_else(|| staying.clone(), |pin| staying.difference(pin))
+    }
+
+    /// What of `extents` no place in the queue needs.
+    pub fn unqueued(&self, extents: &ExtentSet) -> ExtentSet {
+        self.queued.iter().fold(extents.clone(), |rest, (_, part)| rest.difference(part))
     }
 }

@@ -26,7 +26,8 @@ enum Step {
     Held(u64, bool),
     InUse(u64, u64),
     Priority(u64, Priority),
-    Queue(Vec<u64>),
+    Queue(u64, Vec<(u64, Option<Range<u32>>)>),
+    InVram(u64, bool),
     Reclaim(u64),
     Budget(u64),
     Forget(u64),
@@ -49,7 +50,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (file(), 0u64..200).prop_map(|(file, until)| Step::InUse(file, until)),
         1 => (file(), prop::sample::select(vec![Priority::Low, Priority::Normal, Priority::High]))
             .prop_map(|(file, priority)| Step::Priority(file, priority)),
-        1 => prop::collection::vec(file(), 0..6).prop_map(Step::Queue),
+        1 => (0u64..3, prop::collection::vec((file(), prop::option::of(run())), 0..6))
+            .prop_map(|(owner, items)| Step::Queue(owner, items)),
+        1 => (file(), any::<bool>()).prop_map(|(file, in_vram)| Step::InVram(file, in_vram)),
         2 => (0u64..40).prop_map(Step::Reclaim),
         1 => (60u64..=BUDGET).prop_map(Step::Budget),
         1 => file().prop_map(Step::Forget),
@@ -136,7 +139,7 @@ impl Run {
             Step::Close(file, opened, closed) => self.engine.closed(FileId(file), opened, closed, self.now),
             Step::Pin(file, extents) => {
                 let scope: ExtentSet = std::iter::once(extents).collect();
-                if self.engine.pin(FileId(file), &PinScope::Extents(scope.clone())).is_ok() {
+                if self.engine.pin(FileId(file), &Scope::Extents(scope.clone())).is_ok() {
                     let end = SIZES[file as usize] as u32;
                     let pinned = self.pinned.entry(file).or_default();
                     scope.runs().iter().for_each(|run| pinned.insert(run.start.min(end)..run.end.min(end)));
@@ -149,7 +152,14 @@ impl Run {
             Step::Held(file, held) => self.engine.held(FileId(file), held),
             Step::InUse(file, until) => self.engine.in_use(FileId(file), Duration::from_secs(until)),
             Step::Priority(file, priority) => self.engine.set_priority(FileId(file), priority),
-            Step::Queue(files) => self.engine.set_queue(files.into_iter().map(FileId).collect()),
+            Step::Queue(owner, items) => {
+                let upcoming = items.into_iter().map(|(file, run)| Upcoming {
+                    file: FileId(file),
+                    scope: run.map_or(Scope::Whole, |run| Scope::Extents(std::iter::once(run).collect())),
+                });
+                self.engine.set_queue(owner, upcoming.collect());
+            }
+            Step::InVram(file, in_vram) => self.engine.in_vram(FileId(file), in_vram),
             Step::Reclaim(extents) => {
                 let victims = self.engine.reclaim(extents * EXTENT_SIZE, self.now);
                 self.log.push(format!("{victims:?}"));

@@ -16,6 +16,7 @@ mod engine;
 mod explain;
 pub mod extents;
 mod file;
+mod glance;
 #[cfg(test)]
 mod invariants;
 mod lirs;
@@ -23,6 +24,7 @@ mod lru;
 mod mru;
 mod order;
 pub mod policy;
+mod queue;
 mod reuse;
 mod shelf;
 #[cfg(test)]
@@ -37,7 +39,9 @@ use std::str::FromStr;
 pub use engine::Residency;
 pub use explain::{Explanation, Next};
 pub use extents::ExtentSet;
-pub use types::{AdmitReason, Decision, EvictReason, PinError, PinScope, Priority, RefetchCost, UseKind, Victim};
+pub use glance::Glance;
+pub use queue::Upcoming;
+pub use types::{AdmitReason, Decision, EvictReason, PinError, Priority, RefetchCost, Scope, UseKind, Victim};
 
 /// The policies by name: `auto`, `reuse`, `aged:8`, `mru`, `lirs`, `lru`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]

@@ -14,6 +14,8 @@ use crate::ids::FileId;
 /// What stands between a part of a file and its eviction, weakest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
+    /// A GPU has it too.
+    Double,
     /// The policy does not keep it.
     Loose,
     /// The policy keeps it.
@@ -56,21 +58,25 @@ impl Order {
         }
         let stamp = file.last_use.map_or(0, |last| last.stamp);
         let key = |standing, class, rank| Key { held: file.held, standing, class, rank, file: id };
-        let keys = match file.queued {
-            Some(place) => vec![key(Standing::Queued { rank: rank_of(place) }, 0, 0)],
-            None => {
-                let spread = file.layout.spread(kept);
-                let mut keys = Vec::with_capacity(2);
-                if !evictable.difference(&spread).is_empty() {
-                    keys.push(key(Standing::Loose, file.class(), stamp));
+        let mut keys = Vec::with_capacity(2);
+        if file.in_vram {
+            keys.push(key(Standing::Double, file.class(), stamp));
+        } else {
+            for (place, part) in &file.queued {
+                if !evictable.intersection(part).is_empty() {
+                    keys.push(key(Standing::Queued { rank: rank_of(*place) }, 0, 0));
                 }
-                if !evictable.intersection(&spread).is_empty() {
-                    // What is kept is in use, most likely in a loop, where the last used comes again last.
-                    keys.push(key(Standing::Kept, file.class(), !stamp));
-                }
-                keys
             }
-        };
+            let guessed = file.unqueued(&evictable);
+            let spread = file.layout.spread(kept);
+            if !guessed.difference(&spread).is_empty() {
+                keys.push(key(Standing::Loose, file.class(), stamp));
+            }
+            if !guessed.intersection(&spread).is_empty() {
+                // What is kept is in use, most likely in a loop, where the last used comes again last.
+                keys.push(key(Standing::Kept, file.class(), !stamp));
+            }
+        }
         self.keys.extend(keys.iter().copied());
         file.keys = keys;
     }
@@ -92,9 +98,13 @@ impl Key {
     pub fn part(&self, file: &File, kept: Blocks) -> ExtentSet {
         let evictable = file.evictable();
         match self.standing {
-            Standing::Loose => evictable.difference(&file.layout.spread(kept)),
-            Standing::Kept => evictable.intersection(&file.layout.spread(kept)),
-            Standing::Queued { .. } | Standing::Pinned => evictable,
+            Standing::Loose => file.unqueued(&evictable).difference(&file.layout.spread(kept)),
+            Standing::Kept => file.unqueued(&evictable).intersection(&file.layout.spread(kept)),
+            Standing::Queued { rank } => {
+                let part = file.queued.iter().find(|(place, _)| rank_of(*place) == rank);
+                part.map_or_else(ExtentSet::new, |(_, part)| evictable.intersection(part))
+            }
+            Standing::Double | Standing::Pinned => evictable,
         }
     }
 
@@ -103,6 +113,7 @@ impl Key {
             return EvictReason::HeldByClient;
         }
         match self.standing {
+            Standing::Double => EvictReason::InVram,
             Standing::Loose if file.last_use.is_none() => EvictReason::Unused,
             Standing::Loose => EvictReason::NotKept,
             Standing::Kept => EvictReason::OverBudget,

@@ -24,6 +24,10 @@ fn engine(budget: u64, files: &[u64]) -> Residency {
     engine
 }
 
+fn queue(files: &[u64]) -> Vec<Upcoming> {
+    files.iter().map(|file| Upcoming::from(FileId(*file))).collect()
+}
+
 /// Loads the whole file, doing at once what is decided.
 fn load(engine: &mut Residency, id: u64, budget: u64) -> Decision {
     engine.opened(FileId(id), UseKind::Load);
@@ -100,10 +104,10 @@ fn held_files_go_after_all_others_and_never_for_a_newcomer() {
 #[test]
 fn pins_stay_and_more_than_the_budget_is_refused() {
     let mut engine = engine(200, &[96, 160]);
-    engine.pin(FileId(0), &PinScope::Whole).unwrap();
-    let refused = engine.pin(FileId(1), &PinScope::Whole).unwrap_err();
+    engine.pin(FileId(0), &Scope::Whole).unwrap();
+    let refused = engine.pin(FileId(1), &Scope::Whole).unwrap_err();
     assert!(refused.to_string().contains("file 0 (192.0 MiB)"), "{refused}");
-    engine.pin(FileId(1), &PinScope::Extents([0..50].into_iter().collect())).unwrap();
+    engine.pin(FileId(1), &Scope::Extents([0..50].into_iter().collect())).unwrap();
     load(&mut engine, 0, 200);
     load(&mut engine, 1, 200);
     let freed: u64 = engine.reclaim(extents(200), NOW).iter().map(Victim::bytes).sum();
@@ -128,7 +132,7 @@ fn the_queue_overrides_the_guess_and_evicts_what_is_needed_last() {
     let mut engine = engine(200, &[96, 96, 96, 96]);
     load(&mut engine, 0, 200);
     load(&mut engine, 1, 200);
-    engine.set_queue(vec![FileId(2), FileId(0), FileId(3), FileId(1)]);
+    engine.set_queue(0, queue(&[2, 0, 3, 1]));
     let decision = bring_in(&mut engine, 2, 200);
     assert_eq!((decision.reason, decision.admit.count()), (AdmitReason::Queued, 96));
     assert_eq!(decision.evict[0], Victim { file: FileId(1), extents: 8..96, reason: EvictReason::QueuedLater });
@@ -145,14 +149,14 @@ fn what_is_being_loaded_is_kept_for_the_next_time_only() {
     load(&mut engine, 0, 200);
     load(&mut engine, 1, 200);
     // Files 0 and 1 come before file 2 comes again, so that its present reading displaces nothing.
-    engine.set_queue([2, 0, 1, 2, 3].map(FileId).to_vec());
+    engine.set_queue(0, queue(&[2, 0, 1, 2, 3]));
     assert_eq!(load(&mut engine, 2, 200).admit.count(), 8);
 }
 
 #[test]
 fn a_file_that_is_forgotten_or_replaced_leaves_nothing_behind() {
     let mut engine = engine(200, &[96, 96]);
-    engine.pin(FileId(0), &PinScope::Whole).unwrap();
+    engine.pin(FileId(0), &Scope::Whole).unwrap();
     load(&mut engine, 0, 200);
     load(&mut engine, 1, 200);
     engine.forget(FileId(0));
@@ -167,7 +171,7 @@ fn explanations_say_what_goes_next_and_what_before_it() {
     let mut engine = engine(200, &[96, 96, 30]);
     load(&mut engine, 0, 200);
     load(&mut engine, 1, 200);
-    engine.pin(FileId(2), &PinScope::Whole).unwrap();
+    engine.pin(FileId(2), &Scope::Whole).unwrap();
     let first = engine.explain(FileId(0), NOW).unwrap();
     assert_eq!((first.resident.count(), first.since, first.last_use), (96, Some(NOW), Some(NOW)));
     // The pin took 30 of the budget: the tail of the file that was used last is not kept any more.
@@ -177,4 +181,53 @@ fn explanations_say_what_goes_next_and_what_before_it() {
     assert_eq!(first.next.unwrap().bytes_before, extents(96));
     assert!(second.to_string().contains("policy mru keeps 144.0 MiB of it"), "{second}");
     assert_eq!(engine.explain(FileId(9), NOW), None);
+}
+
+#[test]
+fn what_a_gpu_holds_goes_first_and_is_as_any_other_when_it_lets_go() {
+    let mut engine = engine(200, &[96, 96]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    engine.set_queue(0, queue(&[0, 1]));
+    engine.in_vram(FileId(0), true);
+    assert_eq!(engine.next_missing(10, |_| false), None);
+    let victims = engine.reclaim(extents(100), NOW);
+    let named: Vec<_> = victims.iter().map(|victim| (victim.file.0, victim.reason)).collect();
+    assert_eq!(named, [(0, EvictReason::InVram), (1, EvictReason::QueuedLater)]);
+    victims.into_iter().for_each(|victim| engine.refused(victim.file, victim.extents));
+    engine.in_vram(FileId(0), false);
+    assert_eq!(engine.reclaim(extents(1), NOW)[0].file, FileId(1));
+}
+
+#[test]
+fn of_a_part_that_is_queued_only_that_part_stays() {
+    let mut engine = engine(200, &[96, 96, 48]);
+    load(&mut engine, 0, 200);
+    load(&mut engine, 1, 200);
+    let head = Upcoming { file: FileId(1), scope: Scope::Extents([0..40].into_iter().collect()) };
+    engine.set_queue(7, vec![FileId(2).into(), head, FileId(0).into()]);
+    let (next, missing) = engine.next_missing(10, |_| false).unwrap();
+    assert_eq!((next, missing.runs()), (FileId(2), &[0..10][..]));
+    let decision = bring_in(&mut engine, 2, 200);
+    assert_eq!((decision.reason, decision.admit.count()), (AdmitReason::Queued, 48));
+    assert_eq!(decision.evict, [Victim { file: FileId(1), extents: 56..96, reason: EvictReason::OverBudget }]);
+    assert_eq!(engine.next_missing(10, |_| false), None);
+    let victims = engine.reclaim(extents(200), NOW);
+    let named: Vec<_> = victims.iter().map(|victim| (victim.file.0, victim.extents.clone())).collect();
+    assert_eq!(named, [(1, 40..56), (0, 0..96), (1, 0..40), (2, 0..48)]);
+}
+
+#[test]
+fn owners_of_queues_take_turns_and_replace_only_their_own() {
+    let mut engine = engine(200, &[10; 6]);
+    let order = |engine: &Residency| engine.upcoming().map(|item| item.file.0).collect::<Vec<_>>();
+    engine.set_queue(1, queue(&[0, 1, 2]));
+    engine.set_queue(2, queue(&[3, 4]));
+    assert_eq!(order(&engine), [0, 3, 1, 4, 2]);
+    engine.opened(FileId(0), UseKind::Load);
+    engine.set_queue(2, queue(&[5]));
+    // What is being loaded is not to come any more.
+    assert_eq!(order(&engine), [1, 5, 2]);
+    engine.set_queue(1, Vec::new());
+    assert_eq!(order(&engine), [5]);
 }

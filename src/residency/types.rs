@@ -44,7 +44,20 @@ impl RefetchCost {
 }
 
 /// How much a file matters to its owner. One class up is worth a source that is sixteen times slower.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    Hash,
+    serde::Serialize,
+    serde::Deserialize,
+    utoipa::ToSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum Priority {
     Low,
@@ -72,6 +85,8 @@ impl Victim {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvictReason {
+    /// A GPU holds it: nobody reads it from RAM for now.
+    InVram,
     /// Never used since it came: a peek, a scan, or a prefetch that nobody needed.
     Unused,
     /// The policy keeps something else in its place.
@@ -120,9 +135,9 @@ pub struct Decision {
     pub reason: AdmitReason,
 }
 
-/// What a pin covers.
+/// What of a file a pin covers, or a load will read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PinScope {
+pub enum Scope {
     Whole,
     /// For instance the extents of the tensors that a pattern names.
     Extents(ExtentSet),
@@ -157,6 +172,7 @@ impl fmt::Display for List<'_> {
 impl fmt::Display for EvictReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            EvictReason::InVram => "a GPU holds it, so that nobody reads it from RAM for now",
             EvictReason::Unused => "not used since it was read in",
             EvictReason::NotKept => "the policy keeps other files in its place",
             EvictReason::OverBudget => "the budget holds no more",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::Store;
+use super::{Store, StoreEvent};
 use crate::machine::{Machine, Reading};
 use crate::pressure::{Budget, BudgetReason, Limits, Sample};
 
@@ -30,6 +30,8 @@ struct Law {
     budget: Budget,
     /// What the log said last.
     told: u64,
+    /// What the budget was fitted to last.
+    reading: Option<Reading>,
     /// The machine cannot be looked at: said once.
     blind: bool,
 }
@@ -38,7 +40,8 @@ impl Follower {
     pub(super) fn start(&self, store: &Arc<Store>, reserve: u64) -> std::io::Result<()> {
         let limits = Limits { ram: store.config.budget, reserve };
         let told = store.config.budget;
-        *self.law.lock() = Some(Law { machine: Machine::find(), budget: Budget::new(limits), told, blind: false });
+        *self.law.lock() =
+            Some(Law { machine: Machine::find(), budget: Budget::new(limits), told, reading: None, blind: false });
         // Whoever asks first gets the budget of this machine.
         store.follow_machine();
         let (store, stopping) = (Arc::downgrade(store), Arc::clone(&self.stopping));
@@ -56,6 +59,18 @@ impl Follower {
         {
             tracing::error!("the thread that follows the machine panicked");
         }
+    }
+
+    pub(super) fn reading(&self) -> Option<Reading> {
+        self.law.lock().as_ref()?.reading
+    }
+
+    /// Bounds the budget from now on by `ram` bytes. False where nothing follows the machine.
+    fn limit(&self, ram: u64) -> bool {
+        let mut law = self.law.lock();
+        let Some(law) = law.as_mut() else { return false };
+        law.budget.limit(ram);
+        true
     }
 
     pub(super) fn reason(&self) -> BudgetReason {
@@ -95,6 +110,7 @@ impl Store {
             }
         };
         law.blind = false;
+        law.reading = Some(Reading { available, group, psi });
         // What it occupies is not available to anyone, also while clients hold it.
         let arena = self.arena_used().unwrap_or_else(|| self.taken());
         let reason_before = law.budget.reason();
@@ -106,8 +122,22 @@ impl Store {
         if worth_telling {
             law.told = budget;
             tracing::info!(budget, arena, available, %reason, "the budget has changed");
+            self.happened(StoreEvent::Budget { bytes: budget, reason });
         }
         drop(held);
+        self.adopt(budget);
+    }
+
+    /// Bounds the arena by `bytes`, or no longer by more than what it was started with.
+    pub(super) fn apply_limit(self: &Arc<Self>, bytes: Option<u64>) {
+        let ram = bytes.unwrap_or(u64::MAX).min(self.config.budget);
+        match self.follower.limit(ram) {
+            true => self.follow_machine(),
+            false => self.adopt(ram),
+        }
+    }
+
+    fn adopt(&self, budget: u64) {
         let before = self.budget.swap(budget, Ordering::AcqRel);
         if budget != before {
             let keepable = self.keepable();

@@ -29,6 +29,15 @@ const JOB: ExtentIndex = 2;
 const BYPASS_AHEAD: usize = 4;
 const BYPASS_BEYOND: usize = 1;
 
+/// How extents are wanted.
+#[derive(Clone, Copy)]
+struct Wish {
+    class: Class,
+    kind: UseKind,
+    /// How many of those that are not admitted are read past the arena.
+    past: usize,
+}
+
 impl Store {
     /// Whether a read at `offset` looks at the header only. Before the header is known, its length is not: the first
     /// extent counts as header until then.
@@ -132,6 +141,25 @@ impl Store {
         class: Class,
         kind: UseKind,
     ) -> bool {
+        let past = match class {
+            Class::Demand => usize::MAX,
+            Class::OpenWait => BYPASS_AHEAD,
+            Class::Prefetch => BYPASS_BEYOND,
+        };
+        self.fill_as(generation, extents, Wish { class, kind, past })
+    }
+
+    /// As [`Store::fill`], for readers who are not there yet: only what is admitted is read.
+    pub(super) fn fill_for_later(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extents: &[Range<ExtentIndex>],
+        kind: UseKind,
+    ) -> bool {
+        self.fill_as(generation, extents, Wish { class: Class::Prefetch, kind, past: 0 })
+    }
+
+    fn fill_as(self: &Arc<Self>, generation: &Arc<Generation>, extents: &[Range<ExtentIndex>], wish: Wish) -> bool {
         // Nothing of what is over is kept, so nothing of it is read.
         if generation.is_dead() {
             return true;
@@ -141,13 +169,13 @@ impl Store {
             return true;
         }
         if self.known_engine(generation).is_some() {
-            return self.fill_claimed(generation, &started, class, kind);
+            return self.fill_claimed(generation, &started, wish);
         }
         // What its device is like is found out by reading, for which nobody who asks must wait.
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
         self.background.spawn(move |runs| {
             if runs {
-                store.fill_claimed(&filled, &started, class, kind);
+                store.fill_claimed(&filled, &started, wish);
             } else {
                 started.iter().for_each(|run| store.give_up(&filled, run));
             }
@@ -160,8 +188,7 @@ impl Store {
         self: &Arc<Self>,
         generation: &Arc<Generation>,
         started: &[Range<ExtentIndex>],
-        class: Class,
-        kind: UseKind,
+        Wish { class, kind, past }: Wish,
     ) -> bool {
         let (file, now) = (generation.file_id(), self.now());
         let decision = {
@@ -179,15 +206,10 @@ impl Store {
         } else if !self.keeper.make_room(generation, decision.evict, decision.admit.runs().to_vec(), class) {
             decision.admit.runs().iter().for_each(|run| self.turn_away(generation, run));
         }
-        let most = match class {
-            Class::Demand => usize::MAX,
-            Class::OpenWait => BYPASS_AHEAD,
-            Class::Prefetch => BYPASS_BEYOND,
-        };
         let mut ahead = 0;
         for extent in decision.bypass.runs().iter().cloned().flatten() {
             ahead += 1;
-            match (ahead <= most).then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
+            match (ahead <= past).then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
                 Some(slot) => self.submit_past(generation, extent, slot, class),
                 None => self.give_up(generation, &(extent..extent + 1)),
             }

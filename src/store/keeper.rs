@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::waiters::Then;
-use super::{Generation, Store};
+use super::{Generation, Store, StoreEvent};
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
 use crate::pressure::BudgetReason;
@@ -178,7 +178,12 @@ impl Store {
             match self.generation_of(victim.file) {
                 Some(generation) => {
                     tracing::debug!(file = %victim.file, extents = ?victim.extents, reason = %victim.reason, "evicting");
-                    freed += self.evict_from(&generation, &victim.extents);
+                    let count = self.evict_from(&generation, &victim.extents);
+                    freed += count;
+                    if count > 0 {
+                        let (bytes, reason) = (count * EXTENT_SIZE, Some(victim.reason));
+                        self.happened(StoreEvent::Evicted { generation, bytes, reason });
+                    }
                 }
                 None => self.residency.lock().evicted(victim.file, victim.extents.clone()),
             }
@@ -294,6 +299,7 @@ impl Store {
         let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
         self.ended.lock().retain(|generation| !freed.contains(&generation.id));
         self.reclaim();
+        self.look_at_hints();
     }
 
     /// Evicts down to the low mark once the high one is reached.

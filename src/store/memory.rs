@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime};
 use parking_lot::Mutex;
 
 use super::Generation;
+use crate::ids::SourceIdentity;
 use crate::predict::{Access, Expectation, Facts, FileKey, History, LiveOpen, OpenKind, OpenWatch};
 
 /// One open of a generation as it goes.
@@ -66,6 +67,11 @@ impl Memory {
     /// The order in which the tensors were read last time, as far as that is known.
     pub fn order(&self, generation: &Generation) -> Vec<u32> {
         self.history.lock().order(&key(generation)).map(|order| order.to_vec()).unwrap_or_default()
+    }
+
+    /// What the last open of this content came to that did more than look at its header.
+    pub fn last_kind(&self, identity: &SourceIdentity) -> Option<OpenKind> {
+        self.history.lock().last_kind(&FileKey::new(*identity, b""))
     }
 
     /// An open has ended: what it was, and whether that counts as a use.

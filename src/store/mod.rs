@@ -5,6 +5,7 @@
 //! admits them ([`keeper`]) and into slots that are soon used again where not ([`bypass`]). Nobody who asks waits on the
 //! thread that asks: answers are closures, called when the bytes are there.
 
+mod ahead;
 mod background;
 mod budget;
 mod bypass;
@@ -12,6 +13,8 @@ mod error;
 mod extents;
 mod filling;
 mod generation;
+mod hints;
+mod inventory;
 mod keeper;
 mod memory;
 mod opening;
@@ -38,6 +41,8 @@ use parking_lot::Mutex;
 pub use background::Background;
 pub use error::{ReadError, StoreError};
 pub use generation::{Generation, Held, identity_of};
+pub use hints::{BelowPins, Hint, HintKind, LONGEST_QUEUE, Part, QueueEntry};
+pub use inventory::{FileReport, FillReport, StoreEvent, Witness, bytes_within};
 pub use opening::{ASSUMED_SPEED, Opened};
 pub use recorder::RecordError;
 pub use report::{IoReport, RamReport};
@@ -51,6 +56,7 @@ use crate::residency::PolicyKind;
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
 use bypass::Bypass;
+use hints::Hints;
 use keeper::Keeper;
 use memory::Memory;
 use report::Counters;
@@ -98,6 +104,7 @@ pub struct Store {
     background: Background,
     keeper: Keeper,
     residency: Mutex<Traced>,
+    hints: Hints,
     memory: Memory,
     /// The current generation of each source file that is open or has something in the arena.
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
@@ -116,6 +123,7 @@ pub struct Store {
     sweeping: AtomicBool,
     started: Instant,
     listener: OnceLock<Listener>,
+    witness: OnceLock<Witness>,
 }
 
 impl Store {
@@ -136,6 +144,7 @@ impl Store {
             background: Background::start("source", 4).map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Traced::new(PolicyKind::Auto)),
+            hints: Hints::default(),
             budget: AtomicU64::new(config.budget),
             follower: Follower::default(),
             memory: Memory::open(config.history.clone()),
@@ -153,6 +162,7 @@ impl Store {
             sweeping: AtomicBool::new(false),
             started: Instant::now(),
             listener: OnceLock::new(),
+            witness: OnceLock::new(),
             config,
             arena,
         });
@@ -179,6 +189,7 @@ impl Store {
             Err(error) => tracing::error!(%error, "the trace is not complete"),
         }
         self.keeper.stop();
+        self.forget_hints();
         // Before the engines: none is started after that.
         self.background.stop();
         // They stay in the table, where late reads are turned away by them. Not under its lock: whoever they answer may
@@ -240,6 +251,9 @@ impl Store {
     }
 
     fn tell(&self, generation: &Arc<Generation>) {
+        if generation.is_complete() {
+            self.happened(StoreEvent::Filled(Arc::clone(generation)));
+        }
         if let Some(listener) = self.listener.get() {
             listener(generation);
         }

@@ -171,6 +171,11 @@ impl Store {
         }
     }
 
+    /// Where a recording that is under way goes.
+    pub fn trace_file(&self) -> Option<PathBuf> {
+        self.residency.lock().recorder().map(|recorder| recorder.path.clone())
+    }
+
     /// Ends what [`Store::start_trace`] began, and says how it went.
     ///
     /// # Errors

@@ -3,13 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::filling::read_header;
-use super::{Generation, Opened, Store};
+use super::{Generation, Opened, Store, StoreEvent};
 use crate::fill::Class;
+use crate::format::Tensor;
 use crate::ids::ExtentIndex;
 use crate::pattern::Pattern;
-use crate::residency::{Explanation, PinError, PinScope, UseKind};
-use crate::units::{EXTENT_SIZE, extents_of};
+use crate::residency::{Explanation, ExtentSet, PinError, Scope, UseKind};
+use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
 
 /// What came of a wish to evict a file, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,15 +28,18 @@ impl Store {
     pub fn pin(self: &Arc<Self>, opened: &Opened, tensors: Option<&Pattern>) -> Result<(), PinError> {
         let generation = &opened.generation;
         let scope = match tensors {
-            None => PinScope::Whole,
-            Some(pattern) => {
-                let map = self.headers.get_with(generation.identity(), || Arc::new(read_header(generation)));
-                let named = map.tensors().iter().filter(|tensor| pattern.matches(tensor.name.as_bytes()));
-                PinScope::Extents(named.map(|tensor| extents_of(&tensor.bytes)).collect())
-            }
+            None => Scope::Whole,
+            Some(pattern) => Scope::Extents(self.extents_named(generation, pattern).into_iter().collect()),
         };
         self.register(generation);
         self.residency.lock().pin(generation.file_id(), &scope)
+    }
+
+    /// Where the tensors lie whose names match. Reads the header of the file.
+    pub(super) fn extents_named(&self, generation: &Generation, pattern: &Pattern) -> Vec<Range<ExtentIndex>> {
+        let map = self.tensor_map(generation);
+        let named = map.tensors().iter().filter(|tensor| pattern.matches(tensor.name.as_bytes()));
+        named.map(|tensor| extents_of(&tensor.bytes)).collect()
     }
 
     /// Takes every pin of a generation back.
@@ -55,19 +58,74 @@ impl Store {
         self.fill(generation, &pinned, Class::Prefetch, UseKind::Load);
     }
 
-    /// Frees what is resident of a generation and nobody looks at, except for pins.
-    pub fn evict_file(self: &Arc<Self>, generation: &Arc<Generation>) -> Evicted {
+    /// Frees what is resident of a generation, or of what `tensors` names of it, and nobody looks at, except for pins.
+    pub fn evict_file(self: &Arc<Self>, generation: &Arc<Generation>, tensors: Option<&Pattern>) -> Evicted {
         let before = generation.resident_bytes();
         let file = generation.file_id();
+        let named = match tensors {
+            None => ExtentSet::from_iter([0..generation.extents.count()]),
+            // What it shares with other tensors stays.
+            Some(pattern) => {
+                let map = self.tensor_map(generation);
+                let (named, others): (Vec<_>, Vec<_>) =
+                    map.tensors().iter().partition(|tensor| pattern.matches(tensor.name.as_bytes()));
+                let extents = |tensors: &[&Tensor]| tensors.iter().map(|tensor| extents_of(&tensor.bytes)).collect();
+                let (named, others): (ExtentSet, ExtentSet) = (extents(&named), extents(&others));
+                named.difference(&others)
+            }
+        };
         let wanted = {
             let residency = self.residency.lock();
-            residency.resident(file).difference(&residency.pinned(file))
+            residency.resident(file).intersection(&named).difference(&residency.pinned(file))
         };
         for run in wanted.runs() {
             self.evict_from(generation, run);
         }
-        let kept = generation.resident_bytes();
-        Evicted { freed: before.saturating_sub(kept), kept }
+        let after = generation.resident_bytes();
+        let freed = before.saturating_sub(after);
+        if freed > 0 {
+            self.happened(StoreEvent::Evicted { generation: Arc::clone(generation), bytes: freed, reason: None });
+        }
+        let kept = named.runs().iter().map(|run| generation.resident_within(&bytes_of(run, generation.size))).sum();
+        Evicted { freed, kept }
+    }
+
+    /// Starts to read into the arena what is missing of `ranges` of a file, all of it without any, as far as the policy
+    /// admits it. It ends with [`Store::cancel_prefetch`], or when nobody has the file open any more: hold `opened`.
+    pub fn prefetch(self: &Arc<Self>, opened: &Opened, ranges: Option<&[Range<u64>]>) {
+        let generation = &opened.generation;
+        self.register(generation);
+        match ranges {
+            None => self.fill_whole(generation),
+            Some(ranges) => {
+                let wanted: ExtentSet = ranges.iter().filter(|range| !range.is_empty()).map(extents_of).collect();
+                self.fill_for_later(generation, wanted.runs(), UseKind::Load);
+            }
+        }
+    }
+
+    /// Ends what is read ahead of a file. What its readers need they still get.
+    pub fn cancel_prefetch(&self, generation: &Generation) {
+        generation.cancel_prefetch();
+    }
+
+    /// Frees everything that is neither pinned nor in use.
+    pub fn flush(self: &Arc<Self>) -> Evicted {
+        let mut all = Evicted::default();
+        for generation in self.generations() {
+            let in_use = generation.is_held() || {
+                let now = self.now();
+                self.residency.lock().glance(generation.file_id(), now).is_some_and(|known| known.in_use)
+            };
+            if in_use {
+                all.kept += generation.resident_bytes();
+                continue;
+            }
+            let evicted = self.evict_file(&generation, None);
+            all.freed += evicted.freed;
+            all.kept += evicted.kept;
+        }
+        all
     }
 
     /// What is known of a generation and would be done with it next. None where nothing of it was ever wanted.
@@ -85,4 +143,8 @@ impl Store {
     pub fn clock(&self) -> std::time::Duration {
         self.now()
     }
+}
+
+fn bytes_of(run: &Range<ExtentIndex>, size: u64) -> Range<u64> {
+    if run.is_empty() { 0..0 } else { extent_bytes(run.start, size).start..extent_bytes(run.end - 1, size).end }
 }

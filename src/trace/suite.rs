@@ -5,7 +5,7 @@ use super::generate::{
 };
 use super::{Replay, What, optimum, replay};
 use crate::ids::FileId;
-use crate::residency::{PolicyKind, UseKind};
+use crate::residency::{PolicyKind, Upcoming, UseKind};
 use crate::units::extent_count;
 
 const SINGLES: [PolicyKind; 9] = [
@@ -126,7 +126,7 @@ fn with_the_queue_known_it_is_as_good_as_the_optimum() {
         for (turn, (place, _)) in loads.iter().enumerate() {
             hit += replay.run_to(*place).hit;
             let horizon = loads[turn..].iter().take(HORIZON);
-            replay.engine.set_queue(horizon.map(|(_, file)| *file).collect());
+            replay.engine.set_queue(0, horizon.map(|(_, file)| Upcoming::from(*file)).collect());
         }
         hit += replay.run_to(generated.trace.events.len()).hit;
         let bound = optimum(&generated.trace, 60 * GB, 0..generated.trace.events.len()).hit;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, StatVfs, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use weightfs::control::CONTROL_XATTR;
-use weightfs::ids::Timestamp;
+use weightfs::ids::{SourceIdentity, Timestamp};
 
 use super::{Caller, Fs};
 use crate::attr::Attr;
@@ -19,6 +19,8 @@ use crate::source::{proc_path, reopen};
 
 /// How much of the arena holds a file, on every regular file: "RESIDENT/SIZE" in bytes.
 const RESIDENT_XATTR: &str = "user.weightfs.resident";
+/// What tells one content of a regular file from another, also after a restart. For comparisons only.
+const GENERATION_XATTR: &str = "user.weightfs.generation";
 /// Names of ours: answered by the daemon, never stored.
 const OUR_XATTRS: &[u8] = b"user.weightfs.";
 
@@ -110,6 +112,12 @@ impl Fs {
             let resident = generation.map_or(0, |generation| generation.resident_bytes());
             return Ok(format!("{}/{}", resident.min(stat.st_size as u64), stat.st_size).into_bytes());
         }
+        if name == GENERATION_XATTR && node.kind.is_file() {
+            // Who has an old content open is told of that.
+            let resident = self.residents.get(id).map(|resident| resident.generation.identity());
+            let identity = resident.unwrap_or_else(|| crate::attr::identity(&stat));
+            return Ok(generation_name(&identity).into_bytes());
+        }
         if is_ours(name) {
             return Err(Errno::NODATA.into());
         }
@@ -155,6 +163,12 @@ impl Fs {
         let path = xattr_path(&node, located.as_fd())?;
         self.keeping(located.as_fd(), None, || Ok(rustix::fs::removexattr(&path, name)?))
     }
+}
+
+fn generation_name(identity: &SourceIdentity) -> String {
+    let SourceIdentity { device, inode, size, modified, changed } = identity;
+    let time = |time: &Timestamp| format!("{}.{:09}", time.seconds, time.nanoseconds);
+    format!("{device:x}:{inode:x}:{size}:{}:{}", time(modified), time(changed))
 }
 
 fn is_ours(name: &OsStr) -> bool {

@@ -12,7 +12,7 @@ mod open;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -34,6 +34,7 @@ use crate::watch::{self, Watcher};
 
 pub use attrs::Change;
 pub use dirs::DirectoryEntry;
+pub use model::ModelFile;
 pub use open::{OpenMode, OpenReply};
 
 /// How long the kernel believes a name or attributes that nobody watches.
@@ -76,11 +77,17 @@ pub struct Fs {
     passthrough: AtomicBool,
     started: Instant,
     pub counters: OpenCounters,
+    watching_opens: OnceLock<OpenWatcher>,
 }
+
+/// Told of every open of a model file, and how it is served. It must not wait.
+pub type OpenWatcher = Box<dyn Fn(&Generation, &str) + Send + Sync>;
 
 #[derive(Debug, Default)]
 pub struct OpenCounters {
     pub passthrough: AtomicU64,
+    /// The sizes of the files so opened.
+    pub passthrough_bytes: AtomicU64,
     pub stream: AtomicU64,
 }
 
@@ -106,7 +113,25 @@ impl Fs {
             passthrough: false.into(),
             started: Instant::now(),
             counters: OpenCounters::default(),
+            watching_opens: OnceLock::new(),
         })
+    }
+
+    /// Who is told of opens; the first call counts.
+    pub fn watch_opens(&self, watcher: OpenWatcher) {
+        // There is one control interface for a mount.
+        let _ = self.watching_opens.set(watcher);
+    }
+
+    fn tell_open(&self, generation: &Generation, how: &str) {
+        if let Some(watcher) = self.watching_opens.get() {
+            watcher(generation, how);
+        }
+    }
+
+    /// The user who owns the mounted folder; root where that cannot be known.
+    pub fn source_owner(&self) -> u32 {
+        rustix::fs::fstat(&*self.root).map_or(0, |stat| stat.st_uid)
     }
 
     /// Runs something that may wait for the source on a thread that may.

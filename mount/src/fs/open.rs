@@ -205,6 +205,8 @@ impl Fs {
             return self.open_from_source(open, OFlags::empty());
         };
         self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
+        self.counters.passthrough_bytes.fetch_add(resident.generation.size, Ordering::Relaxed);
+        self.tell_open(&resident.generation, "passthrough");
         let mode = OpenMode::Passthrough { resident: resident.id, generation: Arc::clone(&resident.generation) };
         Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
     }
@@ -213,6 +215,7 @@ impl Fs {
         self.counters.stream.fetch_add(1, Ordering::Relaxed);
         let content = opened.map_or_else(OnceLock::new, |opened| {
             opened.begin();
+            self.tell_open(&opened.generation, "stream");
             OnceLock::from(Arc::new(opened))
         });
         Ok(OpenReply { handle: self.add_file(open, Content::Stream(content))?, mode: OpenMode::Direct })

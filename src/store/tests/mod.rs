@@ -2,6 +2,7 @@
 
 mod failures;
 mod files;
+mod hints;
 mod keeping;
 mod random;
 

@@ -18,7 +18,7 @@ use weightfs::residency::PinError;
 use weightfs::store::{Opened, SMALLEST_MODEL, Store};
 use weightfs::units::ByteSize;
 
-use crate::places::Places;
+use super::places::Places;
 
 /// How often paths are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ impl Pins {
 
     pub fn pin(&self, path: &Path, tensors: Option<&Pattern>) -> Result<Outcome, ControlError> {
         let shared = &self.shared;
-        let files = shared.places.files(path)?;
+        let files = shared.places.matching(path)?;
         if files.is_empty() {
             return Err(no_file(path, "no file has such a name"));
         }
@@ -169,7 +169,7 @@ impl Shared {
         let mut wanted: BTreeMap<PathBuf, Scopes> = BTreeMap::new();
         for pin in &state.pins {
             // A mount that is not there now may come back.
-            for file in self.places.files(&pin.path).unwrap_or_default() {
+            for file in self.places.matching(&pin.path).unwrap_or_default() {
                 wanted.entry(file).or_default().insert(pin.tensors.clone());
             }
         }
