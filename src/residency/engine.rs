@@ -158,6 +158,16 @@ impl Residency {
         });
     }
 
+    /// These extents are in the arena from before anything was known of their use: taken for used once.
+    pub fn restored(&mut self, id: FileId, extents: &ExtentSet, now: Duration) {
+        let Some(file) = self.files.get(&id) else { return };
+        let extents = file.clip(extents.runs());
+        self.used(id, &extents, false, now);
+        for run in extents.runs() {
+            self.filled(id, run.clone(), now);
+        }
+    }
+
     /// These extents are gone from the arena, for whatever reason.
     pub fn evicted(&mut self, id: FileId, extents: Range<ExtentIndex>) {
         self.occupy(id, |file| {
@@ -255,6 +265,17 @@ impl Residency {
     /// Bytes.
     pub fn resident_bytes(&self) -> u64 {
         self.resident * EXTENT_SIZE
+    }
+
+    /// What is resident of each file, those first that will be evicted last.
+    pub fn resident_files(&mut self) -> Vec<(FileId, ExtentSet)> {
+        self.settle();
+        let mut named = BTreeSet::new();
+        let pinned = self.files.iter().filter(|(_, file)| file.keys.is_empty()).map(|(id, _)| *id);
+        let last_first: Vec<_> = pinned.chain(self.order.iter().rev().map(|key| key.file)).collect();
+        let resident = |id| (id, self.files[&id].resident.clone());
+        let all = last_first.into_iter().filter(|id| named.insert(*id)).map(resident);
+        all.filter(|(_, extents)| !extents.is_empty()).collect()
     }
 
     /// What of the file is resident.

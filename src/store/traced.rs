@@ -39,6 +39,12 @@ impl Traced {
         for (file, (size, cost)) in &self.files {
             recorder.record(What::File { file: *file, size: *size, cost: *cost });
         }
+        // Those that go last come first: a replay under a smaller budget keeps them.
+        for (file, extents) in self.engine.resident_files() {
+            for extents in extents.runs().iter().cloned() {
+                recorder.record(What::Resident { file, extents });
+            }
+        }
         self.recorder = Some(recorder);
         None
     }

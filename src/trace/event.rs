@@ -49,6 +49,11 @@ pub enum What {
         extents: Range<ExtentIndex>,
         reason: EvictReason,
     },
+    /// A run of extents was in RAM when the trace began.
+    Resident {
+        file: FileId,
+        extents: Range<ExtentIndex>,
+    },
     /// The budget became this many bytes.
     Budget {
         bytes: u64,
