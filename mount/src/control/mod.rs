@@ -3,6 +3,7 @@
 
 mod explain;
 mod files;
+mod gpu;
 mod hints;
 mod history;
 pub mod hub;
@@ -27,6 +28,7 @@ use weightfs::control::{
     RamStatus, Status, WorkerStatus,
 };
 use weightfs::fill::Class;
+use weightfs::gpu::process::Gds;
 use weightfs::store::{Generation, Store, StoreEvent};
 
 use crate::device;
@@ -75,6 +77,7 @@ pub struct Control {
     places: Arc<Places>,
     pins: Pins,
     jobs: Jobs,
+    gds: Arc<Gds>,
     owners: Owners,
     samples: Samples,
     hub: Arc<Hub>,
@@ -113,6 +116,7 @@ impl Control {
             places,
             pins,
             jobs: Jobs::default(),
+            gds: gpu::gds(),
             owners: Owners::default(),
             samples: Samples::default(),
             hub,

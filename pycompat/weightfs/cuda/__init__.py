@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from . import registration
 from .errors import CudaError, CudaUnavailable, GdsUnavailable
+from .files import load
 from .machine import Device, Probe, probe
 from .tensors import DeviceTensor, tensors_of
 from .transfer import Report
 from .loading import Upload, upload
 
 __all__ = [
-    "CudaError", "CudaUnavailable", "Device", "DeviceTensor", "GdsUnavailable", "Probe", "Report", "Upload", "probe",
-    "release", "set_registered_limit", "tensors_of", "upload",
+    "CudaError", "CudaUnavailable", "Device", "DeviceTensor", "GdsUnavailable", "Probe", "Report", "Upload", "load",
+    "probe", "release", "set_registered_limit", "tensors_of", "upload",
 ]
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from .device import DeviceBuffer
 from .errors import GdsUnavailable
 from .layout import Span
 
+#: Takes the body of a prefetch, and returns its job when that has ended.
+Request = Callable[[dict[str, Any]], dict[str, Any]]
+
 _said = False
 
 
-def read(path: str, spans: tuple[Span, ...], buffer: DeviceBuffer, request: Callable | None) -> int:
-    """Fills ``buffer``; gives the bytes. ``request`` takes the body of a prefetch and returns when its job is done:
-    what :func:`weightfs.load` makes of its client. Raises GdsUnavailable with the daemon's words where it refuses."""
+def read(path: str, spans: tuple[Span, ...], buffer: DeviceBuffer, request: Request | None) -> int:
+    """Fills ``buffer``; gives the bytes. Raises GdsUnavailable with the daemon's words where it refuses."""
     if request is None:
         raise GdsUnavailable(f"{path} is not in a weightfs mount, whose daemon would read it")
     body = {
@@ -46,6 +49,7 @@ def impossible(error: Exception) -> GdsUnavailable:
 
 
 def say_once(error: Exception) -> None:
+    """Warns that gds="auto" does without."""
     global _said
     if not _said:
         _said = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from . import gds as gds_reads
@@ -25,18 +25,19 @@ class Upload:
     report: Report
 
     def pointer(self, name: str) -> int:
+        """Where a tensor is on the device."""
         return self.buffer.pointer + self.places[name]
 
 
 def upload(
-    path: str | os.PathLike,
+    path: str | os.PathLike[str],
     tensors: Mapping[str, tuple[int, int]],
     device: str | int = "cuda",
     *,
     alignments: Mapping[str, int] | None = None,
     direct: bool = False,
     gds: bool | str = False,
-    request: Callable | None = None,
+    request: gds_reads.Request | None = None,
 ) -> Upload:
     """Loads ``tensors``, name → (offset in the file, bytes), into new memory of ``device``.
 
@@ -77,7 +78,7 @@ def upload(
 
 
 def _transfer(context: Context, path: str, fd: int, found: os.stat_result, layout: Layout, buffer: DeviceBuffer,
-              report: Report, direct: bool, gds: bool | str, request: Callable | None) -> None:
+              report: Report, direct: bool, gds: bool | str, request: gds_reads.Request | None) -> None:
     if not layout.spans:
         return
     if gds:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import sys
+import os
 from dataclasses import dataclass
 from typing import Any
 
+from ..frameworks import TorchMaker, UnsupportedType
+from .driver import LIBRARY_VARIABLE
 from .loading import Upload
 
-#: safetensors' name → bytes of an element, the type string of the array interface, torch's name.
-_DTYPES = {
-    "BOOL": (1, "|b1", "bool"), "U8": (1, "|u1", "uint8"), "I8": (1, "|i1", "int8"),
-    "F8_E4M3": (1, None, "float8_e4m3fn"), "F8_E5M2": (1, None, "float8_e5m2"),
-    "U16": (2, "<u2", "uint16"), "I16": (2, "<i2", "int16"), "F16": (2, "<f2", "float16"), "BF16": (2, None, "bfloat16"),
-    "U32": (4, "<u4", "uint32"), "I32": (4, "<i4", "int32"), "F32": (4, "<f4", "float32"),
-    "U64": (8, "<u8", "uint64"), "I64": (8, "<i8", "int64"), "F64": (8, "<f8", "float64"), "C64": (8, "<c8", "complex64"),
-}
+#: The types that the array interface knows, by the names of the format.
+_TYPE_STRINGS = {
+    "BOOL": "|b1", "U8": "|u1", "I8": "|i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4",
+    "F32": "<f4", "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -30,15 +29,17 @@ class DeviceTensor:
 
     @property
     def pointer(self) -> int:
+        """Where it is on the device."""
         return self.upload.pointer(self.name)
 
     @property
     def device(self) -> str:
+        """Such as cuda:0."""
         return self.upload.buffer.device
 
     @property
-    def __cuda_array_interface__(self) -> dict:
-        typestr = _DTYPES.get(self.dtype, (0, None, None))[1]
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        typestr = _TYPE_STRINGS.get(self.dtype)
         if typestr is None:
             raise AttributeError(f"the array interface has no {self.dtype}")
         return {"shape": self.shape, "typestr": typestr, "data": (self.pointer, False), "strides": None, "version": 3}
@@ -49,21 +50,33 @@ class DeviceTensor:
 
 
 def has_torch() -> bool:
-    """Whether torch is there, with CUDA. It is not imported for this."""
-    torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_available()
+    """Whether torch is there, with CUDA, and has the same driver."""
+    if os.environ.get(LIBRARY_VARIABLE):
+        return False
+    try:
+        import torch
+    except ImportError:
+        return False
+    return bool(torch.cuda.is_available())
 
 
 def tensors_of(upload: Upload, infos: dict[str, tuple[str, tuple[int, ...], int]]) -> dict[str, Any]:
-    """The tensors of an upload, which live as long as any of them: name → (dtype, shape, bytes)."""
+    """The tensors of an upload, which live as long as any of them: name → (dtype, shape, bytes). Raises
+    `UnsupportedType` for what torch has no type for."""
     if not has_torch() or not upload.buffer.size:
         return {name: DeviceTensor(upload, name, dtype, tuple(shape), size)
                 for name, (dtype, shape, size) in infos.items()}
-    torch = sys.modules["torch"]
+    import torch
+
     everything = torch.as_tensor(upload.buffer, device=upload.buffer.device)
     made = {}
     for name, (dtype, shape, size) in infos.items():
         start = upload.places[name]
-        element = getattr(torch, _DTYPES[dtype][2])
-        made[name] = everything[start:start + size].view(element).reshape(tuple(shape))
+        element = getattr(torch, TorchMaker.NAMES.get(dtype, ""), None)
+        if element is None:
+            raise UnsupportedType(f"this torch has no type for {dtype} (tensor {name!r})")
+        if dtype == "F4" and shape:
+            # Two to a byte, along the last dimension.
+            shape = (*shape[:-1], shape[-1] // 2)
+        made[name] = everything[start : start + size].view(element).reshape(tuple(shape))
     return made
