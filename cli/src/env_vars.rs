@@ -14,7 +14,10 @@ pub const MOUNT_OPTIONS: [(&str, &str); 15] = [
     ("WEIGHTFS_IO", "io"),
     ("WEIGHTFS_NO_PASSTHROUGH", "no-passthrough"),
     ("WEIGHTFS_OPEN_WAIT", "open-wait"),
+    ("WEIGHTFS_LISTEN", "listen"),
+    ("WEIGHTFS_CONTROL_GROUP", "control-group"),
     ("WEIGHTFS_LOG", "log"),
+    ("WEIGHTFS_LOG_FORMAT", "log-format"),
     ("WEIGHTFS_LOG_FILE", "log-file"),
     ("WEIGHTFS_FOREGROUND", "foreground"),
 ];

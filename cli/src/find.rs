@@ -70,13 +70,13 @@ pub fn resolve_pattern(path: &Path) -> Result<PathBuf, Failure> {
 
 /// The failure that a daemon's missing or negative answer is.
 pub fn failure(error: &ClientError) -> Failure {
-    use weightfs::control::RefusalKind;
+    use weightfs::control::ProblemKind;
     let exit = match error {
         ClientError::Dead(_) => Exit::NoDaemon,
         ClientError::NotPermitted(_) => Exit::NotPermitted,
-        ClientError::Refused(refusal) => match refusal.kind {
-            RefusalKind::NotPermitted => Exit::NotPermitted,
-            RefusalKind::Busy => Exit::Busy,
+        ClientError::Refused(problem) => match problem.kind {
+            ProblemKind::NotPermitted => Exit::NotPermitted,
+            ProblemKind::Busy => Exit::Busy,
             _ => Exit::Failed,
         },
         _ => Exit::Failed,

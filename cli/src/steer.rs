@@ -1,14 +1,19 @@
 //! `weightfs pin`, `unpin`, `prefetch` and `evict`: what people want to have in RAM.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use clap::Args;
-use weightfs::control::{Outcome, Request};
+use weightfs::control::{EvictRequest, Outcome, PinRequest, PrefetchRequest};
 use weightfs::pattern::Pattern;
 use weightfs::units::ByteSize;
+use weightfs_mount::control_client::{ClientError, ControlClient};
 
 use crate::exit::{EXIT_CODES_HELP, Failure};
 use crate::{find, output};
+
+/// How long to wait for news of a prefetch.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 const PIN_HELP: &str = "\
 Examples:
@@ -55,7 +60,8 @@ pub struct PrefetchArgs {
 pub fn pin(arguments: &PinArgs) -> Result<(), Failure> {
     let tensors = arguments.tensors.as_ref().map(Pattern::new);
     for path in &arguments.paths {
-        let done = ask(path, |path| Request::Pin { path, tensors: tensors.clone() })?;
+        let tensors = tensors.clone();
+        let done = ask(path, |daemon, path| daemon.pin(&PinRequest { path, tensors, priority: None }))?;
         say(path, &format!("{} pinned, {}", ByteSize(done.bytes), files(&done)))?;
     }
     Ok(())
@@ -63,7 +69,7 @@ pub fn pin(arguments: &PinArgs) -> Result<(), Failure> {
 
 pub fn unpin(arguments: &PathsArgs) -> Result<(), Failure> {
     for path in &arguments.paths {
-        let done = ask(path, |path| Request::Unpin { path })?;
+        let done = ask(path, |daemon, path| daemon.unpin(&path))?;
         say(path, &format!("{} no longer pinned, {}", ByteSize(done.bytes), files(&done)))?;
     }
     Ok(())
@@ -72,20 +78,28 @@ pub fn unpin(arguments: &PathsArgs) -> Result<(), Failure> {
 pub fn prefetch(arguments: &PrefetchArgs) -> Result<(), Failure> {
     let wait = arguments.wait;
     for path in &arguments.paths {
-        let done = ask(path, |path| Request::Prefetch { path, wait })?;
-        let left = match (wait, done.left_bytes) {
-            (true, 1..) => format!(", {} do not fit or are worth less than what is there", ByteSize(done.left_bytes)),
-            (false, 1..) => format!(", {} to come", ByteSize(done.left_bytes)),
+        let job = ask(path, |daemon, path| {
+            let asked = PrefetchRequest { paths: vec![path], tensors: None, component: None };
+            let mut job = daemon.prefetch(&asked)?;
+            while wait && !job.state.has_ended() {
+                job = daemon.job(&job.id, LOOK_AGAIN)?;
+            }
+            Ok(job)
+        })?;
+        let left = match (wait, job.bytes_total.saturating_sub(job.bytes_done)) {
+            (true, left @ 1..) => format!(", {} do not fit or are worth less than what is there", ByteSize(left)),
+            (false, left @ 1..) => format!(", {} to come", ByteSize(left)),
             (_, 0) => String::new(),
         };
-        say(path, &format!("{} resident, {}{left}", ByteSize(done.bytes), files(&done)))?;
+        let done = Outcome { files: job.files, ..Outcome::default() };
+        say(path, &format!("{} resident, {}{left}", ByteSize(job.bytes_done), files(&done)))?;
     }
     Ok(())
 }
 
 pub fn evict(arguments: &PathsArgs) -> Result<(), Failure> {
     for path in &arguments.paths {
-        let done = ask(path, |path| Request::Evict { path })?;
+        let done = ask(path, |daemon, path| daemon.evict(&EvictRequest { path, tensors: None }))?;
         let left = match done.left_bytes {
             0 => String::new(),
             bytes => format!(", {} stay: pinned, or open or mapped by a program", ByteSize(bytes)),
@@ -95,12 +109,15 @@ pub fn evict(arguments: &PathsArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-fn ask(path: &Path, request: impl FnOnce(PathBuf) -> Request) -> Result<Outcome, Failure> {
+fn ask<T>(
+    path: &Path,
+    request: impl FnOnce(&ControlClient, PathBuf) -> Result<T, ClientError>,
+) -> Result<T, Failure> {
     let resolved = find::resolve_pattern(path)?;
     // A pattern is no path that could be looked at.
     let there = resolved.ancestors().find(|path| path.exists()).unwrap_or(&resolved);
     let client = find::daemon(Some(there))?;
-    client.steer(&request(resolved.clone())).map_err(|error| find::failure(&error))
+    request(&client, resolved.clone()).map_err(|error| find::failure(&error))
 }
 
 fn files(done: &Outcome) -> String {

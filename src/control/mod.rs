@@ -4,6 +4,7 @@
 //! types, says the rest. Sizes are in bytes, times in seconds, paths absolute and as clients of a mount see them. What
 //! is asked may not have fields that nobody knows; what is answered may get more of them.
 
+mod doctor;
 mod explain;
 mod files;
 mod hints;
@@ -17,6 +18,7 @@ use std::path::Path;
 
 use serde::Serializer;
 
+pub use doctor::{Check, CheckState, Findings};
 pub use explain::{Explained, NextToGo};
 pub use files::{
     ComponentStatus, FileQuery, FileSort, FileState, FileStatus, Files, FilesQuery, FormatName, GroupStatus, LoadKind,
@@ -24,7 +26,7 @@ pub use files::{
 };
 pub use hints::{InUse, InUseHint, PriorityHint, Hinted, QueueEntry, QueueHint, QueueItem, VramHint};
 pub use jobs::{Job, JobQuery, JobState};
-pub use observe::{Check, CheckState, Event, EventKind, EventsQuery, Findings, History, HistorySample, Lost};
+pub use observe::{Event, EventKind, EventsQuery, History, HistorySample, Lost};
 pub use problem::{ControlError, Problem, ProblemKind};
 pub use status::{
     FillStatus, HintStatus, IoStatus, MountStatus, Mounts, PressureStatus, RamStatus, Status, TraceStatus, WorkerStatus,

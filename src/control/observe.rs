@@ -1,4 +1,4 @@
-//! What happens over time: events, samples, and what is found wrong.
+//! What happens over time: events and samples.
 
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -111,34 +111,6 @@ pub struct HistorySample {
     pub mem_available_bytes: u64,
     /// Percent of the last ten seconds in which some process waited for memory.
     pub psi_some_avg10: Option<f64>,
-}
-
-/// What of this machine helps or hinders.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Findings {
-    pub checks: Vec<Check>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Check {
-    pub name: String,
-    pub state: CheckState,
-    pub found: String,
-    /// What it costs as it is.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub costs: Option<String>,
-    /// What mends it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mend: Option<String>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CheckState {
-    Ok,
-    Warn,
-    Bad,
-    Unknown,
 }
 
 #[cfg(test)]

@@ -188,7 +188,8 @@ mod tests {
         let all = parse_file(
             "source = '/-s'\nmountpoint = '/m'\nalso = ['/a\\:1:/b', '/c']\nram = '50%'\nhigh-watermark = 95\n\
              low-watermark = '90%'\nreserve = '1.5G'\nread-only = true\nallow-other = false\nfollow-symlinks = true\n\
-             io = 'threads'\nno-passthrough = true\nopen-wait = '1500ms'\nlog = 'debug'\nlog-file = '/l'\n",
+             io = 'threads'\nno-passthrough = true\nopen-wait = '1500ms'\nlisten = '127.0.0.1:8000'\n\
+             control-group = 'g'\nlog = 'debug'\nlog-format = 'json'\nlog-file = '/l'\n",
             Path::new("/"),
         )
         .unwrap();

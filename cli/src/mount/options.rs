@@ -3,6 +3,7 @@
 //! Every field is what somebody said, or nothing; defaults come later (`plan`).
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use clap::builder::{BoolishValueParser, OsStringValueParser, TypedValueParser, ValueParser};
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use weightfs::units::ByteSize;
 use weightfs_mount::settings::IoChoice;
 
-use super::values::{Folder, LogLevel, Percent, RamSize, Wait, from_file, list_from_file};
+use super::values::{Folder, LogFormat, LogLevel, Percent, RamSize, Wait, from_file, list_from_file};
 
 #[derive(Args, Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
@@ -83,10 +84,25 @@ pub struct Options {
     #[serde(deserialize_with = "from_file")]
     pub open_wait: Option<Wait>,
 
+    /// Serve the dashboard and the control interface to browsers at this address, such as 127.0.0.1:8000. Whoever
+    /// reaches it may look; changing things takes the token that 'weightfs dashboard' gives.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[serde(deserialize_with = "from_file")]
+    pub listen: Option<SocketAddr>,
+
+    /// Let the members of this group pin, evict and prefetch, besides root, the daemon's user and the owner of SOURCE.
+    #[arg(long, value_name = "NAME")]
+    pub control_group: Option<String>,
+
     /// How much to log: error, warn, info, debug or trace. [default: info]
     #[arg(long, value_name = "LEVEL")]
     #[serde(deserialize_with = "from_file")]
     pub log: Option<LogLevel>,
+
+    /// How to log: text, or json for one object a line. [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    #[serde(deserialize_with = "from_file")]
+    pub log_format: Option<LogFormat>,
 
     /// Where to log. [default: in the background, beside the control socket in /run/weightfs or
     /// $XDG_RUNTIME_DIR/weightfs; in the foreground, standard error]
@@ -120,7 +136,10 @@ impl Options {
             io: self.io.or(lower.io),
             no_passthrough: self.no_passthrough.or(lower.no_passthrough),
             open_wait: self.open_wait.or(lower.open_wait),
+            listen: self.listen.or(lower.listen),
+            control_group: self.control_group.or(lower.control_group),
             log: self.log.or(lower.log),
+            log_format: self.log_format.or(lower.log_format),
             log_file: self.log_file.or(lower.log_file),
         }
     }
@@ -145,7 +164,10 @@ impl Options {
         add("io", self.io.map(|value| value.to_string().into()));
         add("no-passthrough", self.no_passthrough.map(|value| value.to_string().into()));
         add("open-wait", self.open_wait.map(|value| value.to_string().into()));
+        add("listen", self.listen.map(|value| value.to_string().into()));
+        add("control-group", self.control_group.clone().map(OsString::from));
         add("log", self.log.map(|value| value.to_string().into()));
+        add("log-format", self.log_format.map(|value| value.to_string().into()));
         add("log-file", self.log_file.clone().map(PathBuf::into_os_string));
         for folder in &self.also {
             add("also", Some(folder.to_text()));

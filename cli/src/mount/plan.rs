@@ -3,12 +3,13 @@
 use std::env;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Group;
 use tracing::Level;
 use weightfs_mount::runtime_dir::{RuntimeDir, daemon_name};
 use weightfs_mount::settings::Settings;
 
 use super::options::Options;
-use super::values::{LogLevel, Wait};
+use super::values::{LogFormat, LogLevel, Wait};
 use super::{folders, sizes};
 use crate::env_vars;
 use crate::exit::{Exit, Failure};
@@ -25,6 +26,7 @@ pub struct Plan {
     pub settings: Settings,
     pub runtime: RuntimeDir,
     pub log_level: Level,
+    pub log_format: LogFormat,
     /// Given by name.
     pub log_file: Option<PathBuf>,
     /// Where a daemon in the background logs.
@@ -58,13 +60,16 @@ impl Plan {
             io: options.io.unwrap_or_default(),
             passthrough: !options.no_passthrough.unwrap_or(false),
             open_wait: options.open_wait.unwrap_or(OPEN_WAIT).0,
+            control_group: options.control_group.as_deref().map(group).transpose()?,
+            listen: options.listen,
             control_socket: runtime.socket(&name),
             state_dir,
         };
         let LogLevel(log_level) = options.log.unwrap_or(LogLevel(Level::INFO));
         let log_file = options.log_file.clone();
         let background_log = log_file.clone().unwrap_or_else(|| runtime.log(&name));
-        Ok(Self { settings, runtime, log_level, log_file, background_log })
+        let log_format = options.log_format.unwrap_or_default();
+        Ok(Self { settings, runtime, log_level, log_format, log_file, background_log })
     }
 }
 
@@ -77,6 +82,15 @@ fn state_base(root: bool) -> Option<PathBuf> {
     absolute(env_vars::XDG_STATE_HOME)
         .or_else(|| Some(absolute(env_vars::HOME)?.join(Path::new(".local/state"))))
         .map(|base| base.join("weightfs"))
+}
+
+/// A group by its name or number.
+fn group(name: &str) -> Result<u32, Failure> {
+    let found = Group::from_name(name).ok().flatten().map(|group| group.gid.as_raw());
+    found.or_else(|| name.parse().ok()).ok_or_else(|| Failure {
+        exit: Exit::Usage,
+        message: format!("there is no group '{name}' for --control-group; make it with 'groupadd {name}'"),
+    })
 }
 
 fn folder_exit(error: &folders::FolderError) -> Exit {

@@ -13,6 +13,7 @@ use weightfs_mount::daemon;
 
 use super::launch::READY;
 use super::plan::Plan;
+use super::values::LogFormat;
 use crate::exit::{Exit, Failure};
 use crate::notify;
 
@@ -50,7 +51,11 @@ fn serve(plan: Plan, log: BoxMakeWriter, ready: impl FnOnce()) -> Result<(), Fai
     let library = plan.log_level.min(Level::INFO);
     let filter = Targets::new().with_default(plan.log_level).with_target("fuser", library);
     let layer = tracing_subscriber::fmt::layer().with_writer(log).with_ansi(false);
-    tracing_subscriber::registry().with(layer.with_filter(filter)).init();
+    let registry = tracing_subscriber::registry();
+    match plan.log_format {
+        LogFormat::Text => registry.with(layer.with_filter(filter)).init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(filter)).init(),
+    }
     plan.runtime.prepare().map_err(|error| Failure::new(Exit::Failed, &error))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = ?plan.settings, "starting");
     let served = daemon::run(plan.settings, |_| {

@@ -21,6 +21,8 @@ pub enum ValueError {
     Duration(String),
     #[error("'{0}' is not a log level: use error, warn, info, debug or trace")]
     Log(String),
+    #[error("'{0}' is not a way to log: use text or json")]
+    LogFormat(String),
     #[error("write SOURCE or SOURCE:MOUNTPOINT, both not empty ('\\:' stands for a colon in a name)")]
     Folder,
 }
@@ -111,6 +113,36 @@ impl FromStr for Wait {
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}ms", self.0.as_millis())
+    }
+}
+
+/// How a line of the log looks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LogFormat {
+    #[default]
+    Text,
+    /// One object a line.
+    Json,
+}
+
+impl FromStr for LogFormat {
+    type Err = ValueError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text {
+            "text" => Ok(Self::Text),
+            "json" => Ok(Self::Json),
+            _ => Err(ValueError::LogFormat(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for LogFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        })
     }
 }
 

@@ -188,6 +188,7 @@ mod tests {
             worker: WorkerStatus { pid: 1234, restarts: 0 },
             version: "0.1.0".into(),
             notes: vec!["no 2 MiB pages: mapped reads are slower".into()],
+            ..Status::default()
         }
     }
 

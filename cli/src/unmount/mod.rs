@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use nix::errno::Errno;
 use nix::mount::{MntFlags, umount2};
-use weightfs::control::RefusalKind;
+use weightfs::control::ProblemKind;
 use weightfs_mount::control_client::{ClientError, ControlClient};
 
 use crate::env_vars::PATH;
@@ -98,8 +98,8 @@ fn end(path: &Path, daemon: Option<&ControlClient>, lazy: bool) -> Result<(), Fa
 }
 
 fn is_last_word(error: &ClientError) -> bool {
-    matches!(error, ClientError::Refused(refusal)
-        if matches!(refusal.kind, RefusalKind::Busy | RefusalKind::NotPermitted))
+    matches!(error, ClientError::Refused(problem)
+        if matches!(problem.kind, ProblemKind::Busy | ProblemKind::NotPermitted))
 }
 
 /// Ends a mount without its daemon.

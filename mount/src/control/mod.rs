@@ -278,6 +278,7 @@ impl Control {
     pub fn doctor(&self) -> Findings {
         let check = |name: &str, good: bool, found: String| Check {
             name: name.to_owned(),
+            subject: None,
             state: if good { CheckState::Ok } else { CheckState::Warn },
             found,
             costs: None,
@@ -286,22 +287,15 @@ impl Control {
         let mut checks = Vec::new();
         for mount in self.mounts().mounts {
             let found = if mount.passthrough { "resident files are read without the daemon" } else { "not in use" };
-            let name = format!("passthrough of {}", mount.mountpoint.display());
-            checks.push(check(&name, mount.passthrough, found.to_owned()));
+            let subject = Some(mount.mountpoint.display().to_string());
+            checks.push(Check { subject, ..check("passthrough", mount.passthrough, found.to_owned()) });
         }
         let engine = self.store.io_report().engine;
         checks.push(check("engine", engine == "io_uring", format!("sources are read by {engine}")));
         let ram = self.store.ram_report();
         let whole = ram.budget == ram.limit;
         checks.push(check("budget", whole, format!("{} of {} bytes: {}", ram.budget, ram.limit, ram.reason)));
-        let notes = self.notes.iter().enumerate().map(|(number, note)| Check {
-            name: format!("note {}", number + 1),
-            state: CheckState::Warn,
-            found: note.clone(),
-            costs: None,
-            mend: None,
-        });
-        checks.extend(notes);
+        checks.extend(self.notes.iter().map(|note| check("note", false, note.clone())));
         Findings { checks }
     }
 
