@@ -1,7 +1,7 @@
 //! Every environment variable that the program reads.
 
 /// The variables that set options of `weightfs mount`, and the option that each sets.
-pub const MOUNT_OPTIONS: [(&str, &str); 15] = [
+pub const MOUNT_OPTIONS: [(&str, &str); 18] = [
     ("WEIGHTFS_CONFIG", "config"),
     ("WEIGHTFS_ALSO", "also"),
     ("WEIGHTFS_RAM", "ram"),

@@ -79,7 +79,7 @@ pub fn prefetch(arguments: &PrefetchArgs) -> Result<(), Failure> {
     let wait = arguments.wait;
     for path in &arguments.paths {
         let job = ask(path, |daemon, path| {
-            let asked = PrefetchRequest { paths: vec![path], tensors: None, component: None };
+            let asked = PrefetchRequest { paths: vec![path], ..PrefetchRequest::default() };
             let mut job = daemon.prefetch(&asked)?;
             while wait && !job.state.has_ended() {
                 job = daemon.job(&job.id, LOOK_AGAIN)?;

@@ -32,6 +32,8 @@ class StandIn:
         root = folder / "root"
         (root / "dev").mkdir(parents=True)
         (root / "dev/nvidiactl").touch()
+        self._root = root
+        monkeypatch.setenv("WEIGHTFS_LIBCUFILE", str(self.library_path.with_name("libcufile.so.0")))
         monkeypatch.setenv("WEIGHTFS_GPU_ROOT", str(root))
         monkeypatch.setenv("WEIGHTFS_LIBCUDA", str(self.library_path))
         self.script(script)
@@ -39,6 +41,10 @@ class StandIn:
         self.library.standin_live.restype = ctypes.c_long
         self.library.standin_forget_things()
         self.library.standin_forget_calls()
+
+    def add_cufile(self) -> None:
+        """As where the module nvidia-fs is loaded."""
+        (self._root / "proc/driver/nvidia-fs").mkdir(parents=True)
 
     def script(self, words: str) -> None:
         """From here on."""

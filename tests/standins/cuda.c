@@ -13,7 +13,7 @@ enum { ALLOC, HOST, REGISTRATION, STREAM, EVENT, OPENED, CONTEXT, KINDS };
 static const char *const kinds[KINDS] = {"allocations", "host allocations", "registrations", "streams", "events",
                                          "opened handles", "contexts"};
 
-struct thing { int kind; uintptr_t at; size_t bytes; char name[64]; struct thing *next; };
+struct thing { int kind; uintptr_t at; size_t bytes; int fd; char name[64]; struct thing *next; };
 struct copy { int stream; long number; void *to; const void *from; size_t bytes; struct copy *next; };
 struct event { int stream; long number; };
 
@@ -104,8 +104,6 @@ __attribute__((destructor)) static void at_exit(void) {
         sum(kind, &count);
         if (count) note("leaked %zu %s", count, kinds[kind]);
     }
-    for (struct thing *thing = things; thing; thing = thing->next)
-        if (thing->kind == ALLOC) unlink(thing->name);
 }
 
 int cuInit(unsigned flags) {
@@ -213,17 +211,18 @@ int cuMemAlloc_v2(uintptr_t *at, size_t bytes) {
     if (!result && sum(ALLOC, &count) + bytes > (size_t)number("vram", 1L << 30)) result = NO_MEMORY;
     if (!result) {
         char name[64];
-        snprintf(name, sizeof name, "/dev/shm/weightfs-standin-%d-%ld", (int)getpid(), ++serial);
-        int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        /* A file that nothing is left of, however this process ends, and that others can open. */
+        int fd = memfd_create("standin", MFD_CLOEXEC);
         void *memory = MAP_FAILED;
         if (fd >= 0 && !ftruncate(fd, (off_t)bytes)) memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (fd >= 0) close(fd);
+        snprintf(name, sizeof name, "/proc/%d/fd/%d", (int)getpid(), fd);
         if (memory == MAP_FAILED) {
-            unlink(name);
+            if (fd >= 0) close(fd);
             result = NO_MEMORY;
         } else {
-            *at = (uintptr_t)memory;
-            strcpy(add(ALLOC, *at, bytes)->name, name);
+            struct thing *thing = add(ALLOC, *at = (uintptr_t)memory, bytes);
+            thing->fd = fd;
+            strcpy(thing->name, name);
         }
     }
     END;
@@ -235,7 +234,7 @@ int cuMemFree_v2(uintptr_t at) {
     NEEDS_CONTEXT;
     carry_out(0, copy_number);
     if (!result && !removed(ALLOC, at, &gone)) result = INVALID;
-    if (!result) munmap((void *)at, gone.bytes), unlink(gone.name);
+    if (!result) munmap((void *)at, gone.bytes), close(gone.fd);
     END;
 }
 
@@ -403,7 +402,7 @@ int cuIpcOpenMemHandle_v2(uintptr_t *at, ipc_handle handle, unsigned flags) {
     BEGIN("cuIpcOpenMemHandle_v2");
     NEEDS_CONTEXT;
     handle.text[63] = 0;
-    int is_ours = !strncmp(handle.text, "/dev/shm/weightfs-standin-", 26) && !strchr(handle.text + 9, '/');
+    int is_ours = !strncmp(handle.text, "/proc/", 6);
     int fd = !result && flags == 1 && is_ours ? open(handle.text, O_RDWR | O_CLOEXEC) : -1;
     if (!result && (fd < 0 || fstat(fd, &found))) result = BAD_HANDLE;
     if (!result) {

@@ -15,6 +15,9 @@ from .layout import Layout, cut, plan
 from .machine import parse
 from .transfer import Report
 
+#: Files below this are no models to the daemon.
+SMALL = 1 << 20
+
 
 @dataclass(frozen=True)
 class Upload:
@@ -81,7 +84,8 @@ def _transfer(context: Context, path: str, fd: int, found: os.stat_result, layou
               report: Report, direct: bool, gds: bool | str, request: gds_reads.Request | None) -> None:
     if not layout.spans:
         return
-    if gds:
+    # The daemon leaves small files to the page cache, and nobody needs to hear of that.
+    if gds is True or (gds == "auto" and found.st_size >= SMALL):
         try:
             report.gds_bytes += gds_reads.read(path, layout.spans, buffer, request)
             return
