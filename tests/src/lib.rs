@@ -10,6 +10,7 @@ pub mod compare;
 pub mod data;
 pub mod load;
 pub mod locks;
+pub mod longterm;
 pub mod maps;
 pub mod mask;
 pub mod mount;
