@@ -152,3 +152,17 @@ def test_gds_that_is_impossible_says_why(tmp_path, monkeypatch, models) -> None:
                 weightfs.connect(mount.path).prefetch_body({"paths": [str(path)], **body})
         job = weightfs.connect(mount.path).prefetch_body({"paths": [str(path)], "to": "cuda:9"})
         assert job["state"] == "failed" and "101" in job["detail"], json.dumps(job)
+
+
+def test_status_says_what_was_found(tmp_path, monkeypatch, models) -> None:
+    standin = StandIn(tmp_path, monkeypatch, "devices=2")
+    standin.add_cufile()
+    with served(models) as mount:
+        client = weightfs.connect(mount.path)
+        deadline = time.monotonic() + 20
+        while "gpu" not in client.status() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        gpu = client.status()["gpu"]
+        assert [device["name"] for device in gpu["driver"]["devices"]] == ["Stand-in 0", "Stand-in 1"]
+        assert gpu["driver"]["devices"][0]["direct_uploads"] is True
+        assert gpu["cufile"]["mode"] == "gds"

@@ -82,3 +82,27 @@ fn the_mode_of_cufile_is_told() {
     let found = ask(&Machine::new("fail=cuFileDriverOpen:1:5004"), "cufile");
     assert!(found["reason"].as_str().is_some_and(|text| text.contains("another version")), "{found}");
 }
+
+#[test]
+fn doctor_says_what_the_machine_can_do() {
+    for (script, name, state, words) in [
+        ("", "gpu", "ok", "Stand-in 0"),
+        ("read_only=0", "gpu", "warn", "may only be read"),
+        ("abort=cuInit", "gpu", "warn", "signal 6"),
+        ("", "cufile", "ok", "GPUDirect Storage"),
+        ("mode=compat", "cufile", "warn", "through RAM"),
+        ("abort=cuFileDriverOpen", "cufile", "ok", "signal 6"),
+    ] {
+        let machine = Machine::new(script);
+        let output = Command::new(env!("CARGO_BIN_EXE_weightfs"))
+            .args(["doctor", "--json"])
+            .envs(machine.environment())
+            .output()
+            .expect("run the program");
+        let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let checks = report["checks"].as_array().expect("checks");
+        let check = checks.iter().find(|check| check["name"] == name).expect("the check");
+        assert_eq!(check["state"], state, "{script}: {check}");
+        assert!(check["found"].as_str().is_some_and(|found| found.contains(words)), "{script}: {check}");
+    }
+}

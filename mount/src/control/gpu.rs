@@ -1,16 +1,20 @@
 //! Prefetches that go to the memory of a GPU: carried out by the process for cuFile.
 
+use std::ffi::OsStr;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Mode, OFlags};
 use weightfs::control::{ControlError, DeviceMemory, Job, PrefetchRequest};
 use weightfs::gpu::device_number;
+use weightfs::gpu::presence::Presence;
+use weightfs::gpu::probe;
 use weightfs::gpu::process::{Gds, GdsError};
 use weightfs::gpu::protocol::Order;
+use weightfs::gpu::report::GpuReport;
 use weightfs::ids::SourceIdentity;
 
 use super::Control;
@@ -28,6 +32,19 @@ const THIS_PROGRAM: &str = "/proc/self/exe";
 /// The process for cuFile, which is started when it is needed.
 pub fn gds() -> Arc<Gds> {
     Arc::new(Gds::new(THIS_PROGRAM.into(), vec!["gds".into(), "serve".into()]))
+}
+
+/// Has the driver and cuFile asked, by processes of their own, where there is a GPU at all.
+pub fn look() -> Arc<OnceLock<GpuReport>> {
+    let found = Arc::<OnceLock<GpuReport>>::default();
+    if Presence::look().driver().is_ok() {
+        let answer = Arc::clone(&found);
+        let ask = move || _ = answer.set(probe::ask(Path::new(THIS_PROGRAM), &[OsStr::new("gds")], probe::PATIENCE));
+        if let Err(error) = std::thread::Builder::new().name("gpu-probe".to_owned()).spawn(ask) {
+            tracing::warn!("GPUs are not looked at: {error}");
+        }
+    }
+    found
 }
 
 /// A file, and what is read of it.

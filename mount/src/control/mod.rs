@@ -17,7 +17,7 @@ mod tensors;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,6 +29,7 @@ use weightfs::control::{
 };
 use weightfs::fill::Class;
 use weightfs::gpu::process::Gds;
+use weightfs::gpu::report::GpuReport;
 use weightfs::store::{Generation, Store, StoreEvent};
 
 use crate::device;
@@ -78,6 +79,7 @@ pub struct Control {
     pins: Pins,
     jobs: Jobs,
     gds: Arc<Gds>,
+    gpus: Arc<OnceLock<GpuReport>>,
     owners: Owners,
     samples: Samples,
     hub: Arc<Hub>,
@@ -117,6 +119,7 @@ impl Control {
             pins,
             jobs: Jobs::default(),
             gds: gpu::gds(),
+            gpus: gpu::look(),
             owners: Owners::default(),
             samples: Samples::default(),
             hub,
@@ -233,6 +236,7 @@ impl Control {
             policy: self.store.policy(),
             trace: self.trace(),
             uptime_seconds: self.store.uptime().as_secs_f64(),
+            gpu: self.gpus.get().cloned(),
         }
     }
 
