@@ -10,6 +10,7 @@ pub mod extent;
 pub mod failpoint;
 pub mod fill;
 pub mod format;
+pub mod gpu;
 pub mod ids;
 pub mod journal;
 pub mod machine;

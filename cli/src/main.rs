@@ -8,6 +8,7 @@ mod exit;
 mod explain;
 mod find;
 mod flush;
+mod gds;
 mod generate;
 mod ls;
 mod machine;
@@ -34,6 +35,7 @@ use events::EventsArgs;
 use exit::{EXIT_CODES_HELP, Exit, Failure};
 use explain::ExplainArgs;
 use flush::FlushArgs;
+use gds::GdsArgs;
 use generate::{CompletionsArgs, ManArgs};
 use ls::LsArgs;
 use mount::MountArgs;
@@ -94,6 +96,9 @@ enum Command {
     /// How a mount is served: the supervisor starts it
     #[command(hide = true)]
     Worker(WorkerArgs),
+    /// What calls the GPU's libraries, in a process of its own
+    #[command(hide = true)]
+    Gds(GdsArgs),
     /// Try what this machine and its folders of models have, and say what is missing, what it costs and what mends it
     Doctor(DoctorArgs),
     /// Print completions for a shell
@@ -125,6 +130,7 @@ fn main() -> ExitCode {
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Worker(arguments) => mount::serve::as_worker(&arguments),
+        Command::Gds(arguments) => gds::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => generate::man(&arguments, Arguments::command()),

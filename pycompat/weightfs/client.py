@@ -89,6 +89,11 @@ class Client:
         """
         return self._run(calls.prefetch(calls.start_prefetch(paths, tensors, component), wait, progress))
 
+    def prefetch_body(self, body: Mapping[str, Any]) -> wire.Job:
+        """Carries out a prefetch as the interface describes it, such as one to the memory of a GPU, to its end."""
+        start: Call[wire.Job] = Call("POST", "/v1/prefetch", body=dict(body))
+        return self._run(calls.prefetch(start, True, None))
+
     def job(self, identity: str) -> wire.Job:
         """How a prefetch is."""
         return self._do(calls.job(identity))

@@ -12,7 +12,7 @@ their own from the start.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import WeightfsError
@@ -29,16 +29,39 @@ def load(
     copy: bool = False,
     writable: bool = False,
     raw: bool = False,
+    gds: bool | str = False,
+    on_report: Callable[[Any], object] | None = None,
 ) -> dict[str, Any]:
     """All tensors of a safetensors file by name, in the order of their places in it.
 
     `framework` is "pt" or "np". `device` is for torch. `copy`: in memory of their own. `writable`: numpy arrays that
     may be written to. `raw`: numpy gets types that it lacks (BF16, F8) as unsigned numbers of the same bits.
 
+    For a GPU, `device="cuda"` or "cuda:N": resident files are copied from their pages with nothing in between. With
+    `gds=True` the tensors are read from storage straight to the device, with "auto" where that is possible, see
+    `weightfs.cuda`. `on_report` is called with how it went, a `weightfs.cuda.Report`.
+
     Raises `OSError`, `InvalidFile`, and `UnsupportedType` for a type that the framework does not have.
     """
-    with open(path, framework, device, copy=copy, writable=writable, raw=raw) as file:
-        return file.get_tensors()
+
+    def ordinary() -> dict[str, Any]:
+        with open(path, framework, device, copy=copy, writable=writable, raw=raw) as file:
+            return file.get_tensors()
+
+    if is_cuda(device) and framework in ("pt", "torch", "pytorch"):
+        from . import cuda
+
+        name = device if isinstance(device, int) else str(device)
+        return cuda.load(path, name, gds=gds, on_report=on_report, ordinary=ordinary)
+    if gds:
+        raise ValueError("gds reads into the memory of a GPU: say which with device='cuda' and framework='pt'")
+    return ordinary()
+
+
+def is_cuda(device: Any) -> bool:
+    """Whether a device, as torch or safetensors name them, is a GPU of CUDA."""
+    is_number = isinstance(device, int) and not isinstance(device, bool)
+    return is_number or str(device).partition(":")[0] == "cuda"
 
 
 def load_file(filename: str | os.PathLike[str], device: Any = "cpu", *, backend: str = "mmap") -> dict[str, Any]:

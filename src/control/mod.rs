@@ -32,7 +32,7 @@ pub use status::{
     FillStatus, HintStatus, IoStatus, MountStatus, Mounts, PressureStatus, RamStatus, Status, TraceStatus, WorkerStatus,
 };
 pub use steer::{
-    BudgetRequest, Dashboard, DashboardRequest, EvictRequest, FlushRequest, Outcome, PinRequest, PrefetchRequest,
+    BudgetRequest, Dashboard, DashboardRequest, DeviceMemory, EvictRequest, FlushRequest, Outcome, PinRequest, PrefetchRequest,
     TraceStart, TraceSummary, UnmountRequest, UnpinRequest, UpgradeRequest,
 };
 

@@ -1,7 +1,10 @@
 //! Every `unsafe` block and raw system call of the project, each behind a safe function.
 
 pub mod cachestat;
+pub mod cuda;
+pub mod cufile;
 pub mod lease;
+pub mod library;
 pub mod locked;
 pub mod mapping;
 pub mod uring;

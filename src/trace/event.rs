@@ -54,6 +54,11 @@ pub enum What {
         file: FileId,
         extents: Range<ExtentIndex>,
     },
+    /// A GPU holds all of a file from now on, or no longer.
+    InVram {
+        file: FileId,
+        held: bool,
+    },
     /// The budget became this many bytes.
     Budget {
         bytes: u64,

@@ -11,6 +11,7 @@
 //! tag 6   Evicted   file:v first:v count:v reason:u8
 //! tag 7   Budget    bytes:v
 //! tag 8   Resident  file:v first:v count:v
+//! tag 9   InVram    file:v held:u8
 //! kind    = 0 load, 1 header peek, 2 scan, 3 unknown
 //! v       = unsigned LEB128, at most 10 bytes
 //! ```
@@ -93,6 +94,9 @@ impl<W: Write> Writer<W> {
             }
             What::Resident { file, extents } => {
                 record.tag(8, elapsed).v(file.0).run(extents);
+            }
+            What::InVram { file, held } => {
+                record.tag(9, elapsed).v(file.0).byte((*held).into());
             }
         }
         self.out.write_all(&record.bytes)
@@ -190,6 +194,7 @@ impl<'a> Reader<'a> {
             6 => What::Evicted { file: self.file()?, extents: self.run()?, reason: self.one_of(&EVICT_REASONS)? },
             7 => What::Budget { bytes: self.v()? },
             8 => What::Resident { file: self.file()?, extents: self.run()? },
+            9 => What::InVram { file: self.file()?, held: self.one_of(&[false, true])? },
             _ => return Err(self.damaged()),
         };
         Ok(Event { at_ms: self.at_ms, what })
@@ -281,6 +286,7 @@ mod tests {
                 .prop_map(|(file, extents, reason)| What::Evicted { file, extents, reason }),
             any::<u64>().prop_map(|bytes| What::Budget { bytes }),
             (file(), run()).prop_map(|(file, extents)| What::Resident { file, extents }),
+            (file(), any::<bool>()).prop_map(|(file, held)| What::InVram { file, held }),
         ]
     }
 

@@ -145,6 +145,7 @@ impl<'a> Replay<'a> {
                 }
             }
             What::Resident { file, extents } => self.start_with(*file, extents.clone(), now),
+            What::InVram { file, held } => self.engine.in_vram(*file, *held),
             What::Decided { .. } | What::Evicted { .. } | What::Budget { .. } => {}
         }
         step

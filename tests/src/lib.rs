@@ -12,6 +12,7 @@ pub mod data;
 pub mod faulty;
 pub mod load;
 pub mod locks;
+pub mod longterm;
 pub mod maps;
 pub mod mask;
 pub mod mount;

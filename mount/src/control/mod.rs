@@ -4,6 +4,7 @@
 mod doctor;
 mod explain;
 mod files;
+mod gpu;
 mod hints;
 mod history;
 pub mod hub;
@@ -16,7 +17,7 @@ mod tensors;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -27,6 +28,8 @@ use weightfs::control::{
     WorkerStatus,
 };
 use weightfs::fill::Class;
+use weightfs::gpu::process::Gds;
+use weightfs::gpu::report::GpuReport;
 use weightfs::journal::{Legacy, Tally};
 use weightfs::pressure::BudgetReason;
 use weightfs::store::{Generation, RamReport, Store, StoreEvent};
@@ -78,6 +81,8 @@ pub struct Control {
     places: Arc<Places>,
     pins: Pins,
     jobs: Jobs,
+    gds: Arc<Gds>,
+    gpus: Arc<OnceLock<GpuReport>>,
     owners: Owners,
     samples: Samples,
     hub: Arc<Hub>,
@@ -117,6 +122,8 @@ impl Control {
             places,
             pins,
             jobs: Jobs::default(),
+            gds: gpu::gds(),
+            gpus: gpu::look(),
             owners: Owners::default(),
             samples: Samples::default(),
             hub,
@@ -239,6 +246,7 @@ impl Control {
             policy: self.store.policy(),
             trace: self.trace(),
             uptime_seconds: self.store.uptime().as_secs_f64(),
+            gpu: self.gpus.get().cloned(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod bad_luck;
 mod budget;
 mod hostile;
+mod pinned;
 mod snapshots;
 mod warm;
 
