@@ -198,7 +198,7 @@ impl Store {
             self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
             decision
         };
-        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = decision.admit.count(), "missed");
+        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = ?decision.admit.runs(), "missed");
         if decision.evict.is_empty() {
             for run in decision.admit.runs() {
                 self.submit(generation, run.clone(), class);
@@ -276,6 +276,7 @@ impl Store {
                 return self.give_up(generation, &(extent..extent + 1));
             }
         };
+        tracing::trace!(file = %generation.file_id(), extent, ?class, "reading past the arena");
         let (memory, at) = (slot.memory(), slot.at());
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
         let job = engine.submit(Job {

@@ -9,6 +9,7 @@ mod ahead;
 mod background;
 mod budget;
 mod bypass;
+mod cost;
 mod error;
 mod extents;
 mod filling;
@@ -50,7 +51,7 @@ use crate::arena::{Arena, Pages};
 use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
 use crate::ids::{FileId, GenerationId, SourceIdentity};
-use crate::residency::PolicyKind;
+use crate::residency::{PolicyKind, RefetchCost};
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
 use bypass::Bypass;
@@ -108,6 +109,8 @@ pub struct Store {
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
     /// Content of which nothing is kept, and the name under which the policy knows it.
     resting: Mutex<HashMap<SourceFileKey, (SourceIdentity, FileId)>>,
+    /// By device, what reading from it is taken to cost.
+    costs: Mutex<HashMap<u64, RefetchCost>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
     next_generation: AtomicU64,
     /// Generations that are no longer current, as long as clients hold something of them.
@@ -128,7 +131,7 @@ impl Store {
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
         let engine_choice = usable(config.engine)?;
-        let slots = (config.budget / EXTENT_SIZE / 32).clamp(4, 64);
+        let slots = (config.budget / EXTENT_SIZE / 64).clamp(4, 64);
         // What the budget counts, what is read past it, and a little for what the kernel rounds up.
         let arena = Arena::create(config.budget + config.budget / 16 + (slots + 16) * EXTENT_SIZE)?;
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
@@ -147,6 +150,7 @@ impl Store {
             memory: Memory::open(config.history.clone()),
             generations: Mutex::default(),
             resting: Mutex::default(),
+            costs: Mutex::default(),
             headers: Cache::builder()
                 .weigher(|_, map: &Arc<TensorMap>| map.heap_bytes().try_into().unwrap_or(u32::MAX))
                 .max_capacity(16 << 20)

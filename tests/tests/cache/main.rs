@@ -4,6 +4,7 @@ mod bad_luck;
 mod budget;
 mod hostile;
 mod snapshots;
+mod unprivileged;
 mod warm;
 
 use std::path::Path;
