@@ -131,7 +131,13 @@ impl Store {
             let (store, looked_at) = (Arc::clone(self), Arc::clone(generation));
             return self.read_source(&generation.source, range.clone(), move |result| {
                 reply(result);
-                store.bring(&looked_at, &range, kind);
+                // Not here: whoever waits for what is brought may be answered on this thread, which is at an answer.
+                let filling = Arc::clone(&store);
+                store.background.spawn(move |runs| {
+                    if runs {
+                        filling.bring(&looked_at, &range, kind);
+                    }
+                });
             });
         }
         self.bring(generation, &range, kind);
