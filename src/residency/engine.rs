@@ -67,8 +67,12 @@ impl Residency {
         if self.files.get(&id).is_some_and(|known| known.size != size) {
             self.forget(id);
         }
-        self.files.entry(id).or_insert_with(|| File::new(size, cost)).cost = cost;
-        self.stale.insert(id);
+        self.files.entry(id).or_insert_with(|| File::new(size, cost));
+        self.rate(id, |file| file.cost = cost);
+    }
+
+    pub fn knows(&self, id: FileId) -> bool {
+        self.files.contains_key(&id)
     }
 
     /// The file was deleted or replaced. What it occupies is no longer counted here, nor its pin.
@@ -191,7 +195,7 @@ impl Residency {
     }
 
     pub fn set_priority(&mut self, id: FileId, priority: Priority) {
-        self.occupy(id, |file| file.priority = priority);
+        self.rate(id, |file| file.priority = priority);
     }
 
     /// Evicts nothing of the file before `until` while there is anything else.
@@ -324,6 +328,18 @@ impl Residency {
 
     pub(super) fn mark_leaving(&mut self, id: FileId, extents: Range<ExtentIndex>) {
         self.occupy(id, |file| file.leaving.insert(extents));
+    }
+
+    /// Changes what extents of a file are worth.
+    fn rate(&mut self, id: FileId, change: impl FnOnce(&mut File)) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let before = file.class();
+        change(file);
+        let class = file.class();
+        if class != before {
+            self.policy.reclass(id, class);
+        }
+        self.stale.insert(id);
     }
 
     fn occupy(&mut self, id: FileId, change: impl FnOnce(&mut File)) {

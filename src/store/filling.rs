@@ -20,6 +20,11 @@ use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
 /// engine and more: the queue of a fast device stays full.
 const WINDOW: Window = Window { demand: 32 << 20, ahead: 64 << 20 };
 
+/// The same where the last look ahead brought nothing that is kept: the slots are few, and to ask for the rest again with
+/// every read costs more than it may bring. Every so often the wide window is tried.
+const NARROW: Window = Window { demand: BYPASS_AHEAD as u64 * EXTENT_SIZE, ahead: EXTENT_SIZE };
+const WIDE_AGAIN: u32 = 16;
+
 /// Bytes from which a file shows what its device is like.
 const TELLING: u64 = 64 << 20;
 
@@ -75,9 +80,14 @@ impl Store {
         let needed = extents_of(range);
         self.fill(generation, std::slice::from_ref(&needed), Class::Demand, kind);
         if !generation.filling_whole.load(Ordering::Relaxed) {
-            let planned = self.plan(generation, Some(range), WINDOW);
-            self.fill(generation, &planned.demand, Class::OpenWait, kind);
-            self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
+            let is_wide = generation.passed_over.load(Ordering::Relaxed).is_multiple_of(WIDE_AGAIN);
+            let planned = self.plan(generation, Some(range), if is_wide { WINDOW } else { NARROW });
+            let all = self.fill(generation, &planned.demand, Class::OpenWait, kind)
+                & self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
+            match all {
+                true => generation.passed_over.store(0, Ordering::Relaxed),
+                false => _ = generation.passed_over.fetch_add(1, Ordering::Relaxed),
+            }
         }
     }
 
@@ -202,7 +212,7 @@ impl Store {
             self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
             decision
         };
-        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = decision.admit.count(), "missed");
+        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = ?decision.admit.runs(), "missed");
         if decision.evict.is_empty() {
             for run in decision.admit.runs() {
                 self.submit(generation, run.clone(), class);
@@ -281,6 +291,7 @@ impl Store {
                 return self.give_up(generation, &(extent..extent + 1));
             }
         };
+        tracing::trace!(file = %generation.file_id(), extent, ?class, "reading past the arena");
         let (memory, at) = (slot.memory(), slot.at());
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
         let job = engine.submit(Job {

@@ -45,6 +45,8 @@ pub struct Generation {
     pub(super) loaded: AtomicBool,
     /// All of it is present or on its way.
     pub(super) filling_whole: AtomicBool,
+    /// How often in a row what was read ahead was not all kept.
+    pub(super) passed_over: AtomicU32,
     /// The order in which its tensors were read last time.
     pub(super) learned: OnceLock<Vec<u32>>,
     /// Why it is being filled ahead of its readers.
@@ -95,6 +97,7 @@ impl Generation {
             courses: Mutex::default(),
             loaded: AtomicBool::new(false),
             filling_whole: AtomicBool::new(false),
+            passed_over: AtomicU32::new(0),
             learned: OnceLock::new(),
             prefetch: Mutex::default(),
             occupied,

@@ -22,6 +22,10 @@ use crate::units::EXTENT_SIZE;
 /// How often it looks around unasked.
 const TICK: Duration = Duration::from_millis(200);
 
+/// Room is made when less than this part of what lies between the marks is left, so that who comes next need not wait.
+const NEAR_PART: u64 = 4;
+const NEAR_MOST: u64 = 8 * EXTENT_SIZE;
+
 /// How often other victims are looked for at once, where some were refused.
 const RECLAIM_TRIES: u32 = 4;
 
@@ -335,24 +339,44 @@ impl Store {
         }
     }
 
-    /// Evicts down to the low mark once the high one is reached.
+    /// Evicts down to the low mark once the high one is near.
     fn reclaim(self: &Arc<Self>) {
         // Victims that clients hold are refused, of which the policy knows afterwards: then others are next.
         for _ in 0..RECLAIM_TRIES {
             let taken = self.taken();
-            if taken < self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
+            let near = (self.high_mark().saturating_sub(self.low_mark()) / NEAR_PART).min(NEAR_MOST);
+            if taken < self.high_mark().saturating_sub(near) {
                 return;
             }
             let (missing, now) = (taken.saturating_sub(self.low_mark()), self.now());
             let emergency = self.follower.reason() == BudgetReason::Emergency;
             let victims = {
                 let mut residency = self.residency.lock();
-                if emergency { residency.surrender(missing, now) } else { residency.reclaim(missing, now) }
+                match () {
+                    () if emergency => residency.surrender(missing, now),
+                    () if taken > self.high_mark() => residency.reclaim(missing, now),
+                    // What the policy keeps is not too much: what lands just now is, and goes when it has.
+                    () => residency.trim(missing, now),
+                }
             };
             if victims.is_empty() {
                 return;
             }
             self.evict(&victims);
+            if emergency {
+                self.drop_held(&victims);
+            }
+        }
+    }
+
+    /// Of what had to go and is held by clients, none gets a new one: the memory comes back as soon as the last of those
+    /// lets go.
+    pub(super) fn drop_held(self: &Arc<Self>, victims: &[Victim]) {
+        for generation in victims.iter().filter_map(|victim| self.generation_of(victim.file)) {
+            if generation.marked_held.load(Ordering::Relaxed) && !generation.is_dead() {
+                tracing::warn!(file = %generation.file_id(), "out of memory: a file that programs hold goes with them");
+                self.end(&generation);
+            }
         }
     }
 

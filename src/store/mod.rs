@@ -9,6 +9,7 @@ mod ahead;
 mod background;
 mod budget;
 mod bypass;
+mod cost;
 mod error;
 mod extents;
 mod filling;
@@ -55,7 +56,7 @@ use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
 use crate::ids::{FileId, GenerationId, SourceIdentity};
 use crate::journal::{Legacy, Tally};
-use crate::residency::PolicyKind;
+use crate::residency::{PolicyKind, RefetchCost};
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
 use bypass::Bypass;
@@ -113,6 +114,8 @@ pub struct Store {
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
     /// Content of which nothing is kept, and the name under which the policy knows it.
     resting: Mutex<HashMap<SourceFileKey, (SourceIdentity, FileId)>>,
+    /// By device, what reading from it is taken to cost.
+    costs: Mutex<HashMap<u64, RefetchCost>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
     next_generation: AtomicU64,
     /// Generations that are no longer current, as long as clients hold something of them.
@@ -169,6 +172,7 @@ impl Store {
             memory: Memory::open(config.history.clone()),
             generations: Mutex::default(),
             resting: Mutex::default(),
+            costs: Mutex::default(),
             headers: Cache::builder()
                 .weigher(|_, map: &Arc<TensorMap>| map.heap_bytes().try_into().unwrap_or(u32::MAX))
                 .max_capacity(16 << 20)
@@ -280,7 +284,7 @@ impl Store {
 
 /// Extents that are read past the arena at a time.
 fn slots(budget: u64) -> u64 {
-    (budget / EXTENT_SIZE / 32).clamp(4, 64)
+    (budget / EXTENT_SIZE / 64).clamp(4, 64)
 }
 
 /// Finds out once which engine runs here; the engines of all devices are of that kind.

@@ -12,7 +12,7 @@ use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
 use crate::ids::{FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::predict::{Access, Expectation, OpenKind};
-use crate::residency::{RefetchCost, UseKind};
+use crate::residency::UseKind;
 
 /// How many files the policy remembers of which nothing is kept.
 const MOST_RESTING: usize = 20_000;
@@ -135,8 +135,7 @@ impl Store {
 
     /// Makes a generation known to the policy: from here on its bytes may be kept.
     pub(super) fn register(&self, generation: &Generation) {
-        let speed = self.speed(generation).unwrap_or(ASSUMED_SPEED);
-        let cost = RefetchCost::from_bytes_per_second(speed);
+        let cost = self.cost(generation);
         let mut residency = self.residency.lock();
         // Looked at under the lock: what has ended is forgotten under it later, and nobody would forget it again.
         if generation.is_dead() {
@@ -162,7 +161,7 @@ impl Store {
         if !generation.kill() {
             return;
         }
-        tracing::debug!(generation = %generation.id, "the source has other content now");
+        tracing::debug!(generation = %generation.id, "over: no new open gets this");
         let identity = generation.identity();
         if let Entry::Occupied(known) = self.generations.lock().entry((identity.device, identity.inode))
             && Arc::ptr_eq(known.get(), generation)

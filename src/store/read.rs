@@ -22,6 +22,10 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
+/// A read of at most so much that nobody has prepared for is answered by itself before its extents are filled: whoever
+/// looks at a little of a file must not wait for all that belongs to it.
+const SMALL: u64 = 256 << 10;
+
 enum Piece<'a> {
     Arena(#[expect(dead_code, reason = "keeps the extent from being evicted")] Pinned<'a>),
     Slot(bypass::Reading<'a>),
@@ -85,6 +89,7 @@ impl Store {
             self.count_aside(bytes.len());
             return reply(Ok(&bytes));
         }
+        tracing::trace!(?range, "reading aside");
         let (store, source) = (Arc::clone(self), Arc::clone(source));
         self.background.spawn(device, move |runs| match runs {
             true => store.read_source_here(&source, range, reply),
@@ -117,10 +122,25 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let generation = &opened.generation;
-        generation.touched.add(extents_of(&range));
+        let extents = extents_of(&range);
+        generation.touched.add(extents.clone());
+        let is_coming = |mut extents: Range<_>| extents.any(|extent| generation.extents.is_filling(extent));
+        let is_small = range.end - range.start <= SMALL;
+        if is_small && !is_coming(extents.clone()) && self.pieces(generation, &range).is_none() {
+            let (store, looked_at) = (Arc::clone(self), Arc::clone(generation));
+            return self.read_source(&generation.source, range.clone(), move |result| {
+                reply(result);
+                // Not here: whoever waits for what is brought may be answered on this thread, which is at an answer.
+                let filling = Arc::clone(&store);
+                store.background.spawn(move |runs| {
+                    if runs {
+                        filling.bring(&looked_at, &range, kind);
+                    }
+                });
+            });
+        }
         self.bring(generation, &range, kind);
         let (store, waited) = (Arc::clone(self), Arc::clone(generation));
-        let extents = extents_of(&range);
         self.when_settled(generation, extents, Class::Demand, move || store.serve(&waited, range, reply));
     }
 

@@ -146,6 +146,12 @@ impl Traced {
         victims
     }
 
+    pub(super) fn trim(&mut self, bytes: u64, now: Duration) -> Vec<Victim> {
+        let victims = self.engine.trim(bytes, now);
+        self.note(&victims);
+        victims
+    }
+
     pub(super) fn surrender(&mut self, bytes: u64, now: Duration) -> Vec<Victim> {
         let victims = self.engine.surrender(bytes, now);
         self.note(&victims);

@@ -90,6 +90,27 @@ fn what_is_held_stays_whatever_else_is_loaded_and_goes_after_that() {
 }
 
 #[test]
+fn what_must_go_and_is_held_goes_with_those_who_hold_it() {
+    let (folder, store) = (Folder::new(), store(48 * MIB));
+    let model = folder.model(1, 16 * MIB);
+    folder.settle();
+    let opened = open(&store, &model.source());
+    store.complete(&opened.generation);
+    eventually("it is whole", || opened.generation.is_complete());
+    let held = store.hold(&opened.generation).unwrap();
+    drop(opened);
+    let victims = store.residency.lock().reclaim(u64::MAX, store.now());
+    assert_eq!(store.evict(&victims), 0);
+    store.drop_held(&victims);
+    assert!(store.find(&model.identity()).is_none(), "no new open gets it");
+    eventually("it is known to be held", || store.ram_report().client_held == 16 * MIB);
+    model.check(&(0..16 * MIB), held.bytes(0..u64::MAX));
+    drop(held);
+    is_empty(&store);
+    store.stop();
+}
+
+#[test]
 fn what_is_kept_stays_with_a_change_that_leaves_the_bytes_alone() {
     let (folder, store) = (Folder::new(), store(64 * MIB));
     let model = folder.model(1, 4 * MIB);

@@ -5,6 +5,7 @@ mod budget;
 mod hostile;
 mod pinned;
 mod snapshots;
+mod unprivileged;
 mod warm;
 
 use std::path::Path;
