@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
@@ -17,11 +17,11 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
-use crate::backing::Backings;
 use crate::answer::{GENERATION, errno, reply_attr, reply_empty, reply_entry, reply_xattr};
+use crate::backing::Backings;
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode, OpenReply};
 use crate::translate::{attr, kind, timespec};
-use crate::worker::session::RESENT;
+use crate::worker::session::{REHEARSED, RESENT, Stage};
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
 const LARGEST_REQUEST: u32 = 4 << 20;
@@ -37,12 +37,13 @@ pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
     backings: Arc<Backings>,
+    pub stage: Arc<Stage>,
 }
 
 impl Adapter {
     /// `offered` is set once the kernel has introduced itself.
     pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>, backings: Arc<Backings>) -> Self {
-        Self { fs, offered, backings }
+        Self { fs, offered, backings, stage: Arc::default() }
     }
 }
 
@@ -253,6 +254,10 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if handle.0 == REHEARSED {
+            reply.written(0);
+            return self.stage.enter();
+        }
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let (fs, data, resent) = (Arc::clone(&self.fs), data.to_vec(), caller(request).resent);
         self.fs.may_wait(move || match fs.write(handle.0, offset, &data, privileged, resent) {

@@ -56,9 +56,13 @@ pub enum Report {
     Unpark(Parked),
     /// A thread that waits for nothing but the supervisor: it ends when the process is ended, also while others of its
     /// threads are stuck in the kernel.
-    Canary { thread: i32 },
+    Canary {
+        thread: i32,
+    },
     /// Every mount answers.
-    Ready { notes: Vec<String> },
+    Ready {
+        notes: Vec<String>,
+    },
     /// It cannot begin. For a person.
     Failed(String),
     Upgrade {
@@ -78,8 +82,7 @@ pub struct Link {
 impl Link {
     /// The supervisor's end, and the one that a worker gets as its standard input.
     pub fn pair() -> io::Result<(Self, OwnedFd)> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+        let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
         Ok((Self::of(ours), theirs))
     }
 
@@ -98,7 +101,8 @@ impl Link {
         let rights = [ControlMessage::ScmRights(&numbers)];
         let control = if numbers.is_empty() { &rights[..0] } else { &rights[..] };
         loop {
-            match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None) {
+            match sendmsg::<()>(self.socket.as_raw_fd(), &[IoSlice::new(&bytes)], control, MsgFlags::MSG_NOSIGNAL, None)
+            {
                 Ok(_) => return Ok(()),
                 Err(nix::errno::Errno::EINTR) => {}
                 // Too many descriptors are on their way: the other end takes them.

@@ -46,7 +46,9 @@ pub struct JournalFiles {
 pub enum JournalError {
     #[error("there is no memory for the journal: {0}")]
     Memory(#[from] io::Error),
-    #[error("the journal has form {found}, and this program knows form {VERSION}: unmount, then mount with this program")]
+    #[error(
+        "the journal has form {found}, and this program knows form {VERSION}: unmount, then mount with this program"
+    )]
     Version { found: u64 },
     #[error("the journal had grown beyond its bounds, and is not complete")]
     Full,
@@ -146,7 +148,9 @@ impl Journal {
             (0, _) => State::default(),
             (u64::MAX, _) => return Err(JournalError::Full),
             _ => match halves[last].word(1).load(Ordering::Acquire) {
-                found if found == u64::from(VERSION) => State::replay(halves[last].mapping.bytes(HEADER..HALF as usize)),
+                found if found == u64::from(VERSION) => {
+                    State::replay(halves[last].mapping.bytes(HEADER..HALF as usize))
+                }
                 found => return Err(JournalError::Version { found }),
             },
         };

@@ -32,7 +32,10 @@ pub enum Parked {
     ArenaFile(GenerationId),
     Source(GenerationId),
     /// The source of an open file or directory.
-    Handle { mount: u8, handle: u64 },
+    Handle {
+        mount: u8,
+        handle: u64,
+    },
 }
 
 /// Where descriptors are kept.

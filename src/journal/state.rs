@@ -108,7 +108,8 @@ impl State {
                 }
             }
             Record::Resident { mount, id, node, generation, slot } => {
-                let resident = ResidentState { node: *node, generation: *generation, slot: *slot, backing: None, gone: false };
+                let resident =
+                    ResidentState { node: *node, generation: *generation, slot: *slot, backing: None, gone: false };
                 self.mount(*mount).residents.insert(*id, resident);
             }
             Record::ResidentGone { mount, id } => {

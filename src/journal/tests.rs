@@ -55,8 +55,13 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             id,
             name: (parent, name)
         }),
-        (id.clone(), id.clone(), generation.clone())
-            .prop_map(|(id, node, generation)| Record::Resident { mount: 1, id, node, generation, slot: 1 }),
+        (id.clone(), id.clone(), generation.clone()).prop_map(|(id, node, generation)| Record::Resident {
+            mount: 1,
+            id,
+            node,
+            generation,
+            slot: 1
+        }),
         id.clone().prop_map(|id| Record::ResidentGone { mount: 1, id }),
         (id.clone(), any::<Option<u32>>()).prop_map(|(resident, backing)| Record::Backing {
             mount: 1,
@@ -145,7 +150,15 @@ fn a_journal_is_rewritten_before_it_grows_without_end() {
     let (journal, _) = Journal::open(duplicate(&files)).unwrap();
     let name = vec![b'n'; 200];
     for id in 0..40_000 {
-        journal.note(&Record::Node { mount: 0, id, key: (1, id), kind: 3, slot: 0, origin: None, name: Some((1, &name)) });
+        journal.note(&Record::Node {
+            mount: 0,
+            id,
+            key: (1, id),
+            kind: 3,
+            slot: 0,
+            origin: None,
+            name: Some((1, &name)),
+        });
         journal.note(&Record::NodeGone { mount: 0, id });
     }
     journal.note(&Record::NodeGone { mount: 1, id: 1 });

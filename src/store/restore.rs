@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use super::{Generation, Held, Opened, SourceFileKey, Store};
 use crate::arena::ArenaFile;

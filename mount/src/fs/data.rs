@@ -64,14 +64,7 @@ impl Fs {
 
     /// Writes all of `data`. Unless the writer is `privileged` to keep them, the file loses its set-id bits.
     /// One that an earlier worker may have carried out (`resent`) is not appended twice.
-    pub fn write(
-        &self,
-        handle: u64,
-        offset: u64,
-        data: &[u8],
-        privileged: bool,
-        resent: bool,
-    ) -> Result<u32, FsError> {
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8], privileged: bool, resent: bool) -> Result<u32, FsError> {
         let file = self.writable(handle)?;
         if resent && appends(file.source.file()) && has(file.source.file(), offset, data) {
             return Ok(data.len() as u32);

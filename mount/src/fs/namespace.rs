@@ -116,9 +116,7 @@ impl Fs {
             return outcome;
         }
         let key = stat_at(&directory, plain(name)?).map(|stat| SourceKey::of(&stat))?;
-        self.step(caller, [Some(pair(key)), None], || {
-            Ok(rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR)?)
-        })?;
+        self.step(caller, [Some(pair(key)), None], || Ok(rustix::fs::unlinkat(&directory, name, AtFlags::REMOVEDIR)?))?;
         let id = self.nodes.id_of(key);
         if let Ok(node) = self.nodes.get(id) {
             node.remove_name(self.node(parent)?.id, name);

@@ -231,11 +231,17 @@ impl Fs {
                 self.store.invalidate(open.node.key.device, open.node.key.inode);
                 rustix::fs::ftruncate(open.source.file(), 0)?;
             }
-            return Ok(OpenReply { handle: self.add_file(open, Content::Source { cached: false })?, mode: OpenMode::Direct });
+            return Ok(OpenReply {
+                handle: self.add_file(open, Content::Source { cached: false })?,
+                mode: OpenMode::Direct,
+            });
         }
         let size = rustix::fs::fstat(open.source.file())?.st_size as u64;
         if size < weightfs::store::SMALLEST_MODEL && !open.node.file.has_writers() {
-            return Ok(OpenReply { handle: self.add_file(open, Content::Source { cached: true })?, mode: OpenMode::Cached });
+            return Ok(OpenReply {
+                handle: self.add_file(open, Content::Source { cached: true })?,
+                mode: OpenMode::Cached,
+            });
         }
         // Large, but not settled yet: it may still become something to keep while it is open.
         self.open_stream(open, None)
@@ -297,9 +303,8 @@ impl Fs {
         };
         // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker. If somebody else
         // made it in between the kernel looks again, and checks whether the caller may open it.
-        let made = self.step(caller, before, || {
-            Ok(rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd()))?)
-        });
+        let made = self
+            .step(caller, before, || Ok(rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd()))?));
         let file = match made {
             Ok(file) => std::fs::File::from(file),
             Err(FsError::Source(Errno::EXIST)) if !flags.contains(OFlags::EXCL) => return Err(FsError::Stale),

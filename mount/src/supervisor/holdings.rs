@@ -56,9 +56,8 @@ impl Holdings {
         let journal = JournalFiles::create().map_err(SupervisorError::Journal)?;
         let listener = runtime_dir::listen(&settings.control_socket)?;
         let (devices, numbers, introductions, parked) = Default::default();
-        let mut holdings = Self {
-            settings, devices, numbers, introductions, sources, arena, pages, listener, journal, parked, notes,
-        };
+        let mut holdings =
+            Self { settings, devices, numbers, introductions, sources, arena, pages, listener, journal, parked, notes };
         if let Err(error) = holdings.mount_all() {
             holdings.unmount_all();
             let _ = std::fs::remove_file(&holdings.settings.control_socket);
@@ -75,9 +74,10 @@ impl Holdings {
             self.devices.push(device);
             let device = self.devices.last().expect("pushed just now");
             let mut introduction = vec![0; INTRODUCTION];
-            let length = rustix::io::retry_on_intr(|| rustix::io::read(device, &mut introduction[..])).map_err(|error| {
-                SupervisorError::Introduction { mountpoint: spec.mountpoint.clone(), error: error.into() }
-            })?;
+            let length =
+                rustix::io::retry_on_intr(|| rustix::io::read(device, &mut introduction[..])).map_err(|error| {
+                    SupervisorError::Introduction { mountpoint: spec.mountpoint.clone(), error: error.into() }
+                })?;
             introduction.truncate(length);
             self.introductions.push(introduction);
         }
@@ -122,13 +122,13 @@ impl Holdings {
         link.send(&Order::Begin, &[])
     }
 
-    /// Takes every mount out of sight that is still there. Clients inside get errors once this process ends.
+    /// Ends every mount that is still there. Clients inside get errors.
     pub fn unmount_all(&self) {
         for (spec, number) in self.settings.mounts.iter().zip(&self.numbers) {
             if number.is_none() || tuning::device_number(&spec.mountpoint).ok() != *number {
                 continue;
             }
-            if let Err(error) = device::unmount(&spec.mountpoint, true) {
+            if let Err(error) = device::abandon(&spec.mountpoint) {
                 tracing::error!(%error, mountpoint = %spec.mountpoint.display(), "cannot unmount");
             }
         }

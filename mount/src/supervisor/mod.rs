@@ -56,7 +56,9 @@ pub enum SupervisorError {
     Refused(String),
     #[error("the worker died before its mounts were ready ({0}); the log may say why")]
     Died(Gone),
-    #[error("the worker died ({0}) and this kernel (before Linux 6.9) cannot hand its mounts to another; they were ended")]
+    #[error(
+        "the worker died ({0}) and this kernel (before Linux 6.9) cannot hand its mounts to another; they were ended"
+    )]
     NoTakeover(Gone),
     #[error("the worker died again and again, the last time with {0}; its mounts were ended")]
     GaveUp(Gone),
@@ -77,7 +79,8 @@ pub fn run(settings: Settings, launch: Launch, ready: impl FnOnce(&[String])) ->
     worker::protect();
     let holdings = Holdings::acquire(settings)?;
     let socket = holdings.settings.control_socket.clone();
-    let mut supervisor = Supervisor { holdings, launch, signals, restarts: 0, strikes: Strikes::default(), lingering: Vec::new() };
+    let mut supervisor =
+        Supervisor { holdings, launch, signals, restarts: 0, strikes: Strikes::default(), lingering: Vec::new() };
     let ended = supervisor.serve(ready);
     if ended.is_err() {
         supervisor.holdings.unmount_all();
@@ -227,7 +230,8 @@ impl Supervisor {
     fn upgrade(&mut self, worker: &Worker, program: &Path) -> bool {
         let answer = self.launch.examine(program).and_then(|()| {
             self.holdings.can_be_taken_over().then_some(()).ok_or_else(|| {
-                "this kernel (before Linux 6.9) cannot hand a mount to another process: unmount, then mount anew".to_owned()
+                "this kernel (before Linux 6.9) cannot hand a mount to another process: unmount, then mount anew"
+                    .to_owned()
             })
         });
         let accepted = answer.is_ok();

@@ -38,7 +38,9 @@ mod tests {
         let short = Duration::from_millis(10);
         let pauses: Vec<_> = (0..MOST).map(|_| strikes.after(short)).collect();
         assert_eq!(pauses[0], Some(Duration::ZERO));
-        assert!(pauses[..MOST as usize - 1].windows(2).all(|pair| pair[0] < pair[1]) && pauses[MOST as usize - 1].is_none());
+        assert!(
+            pauses[..MOST as usize - 1].windows(2).all(|pair| pair[0] < pair[1]) && pauses[MOST as usize - 1].is_none()
+        );
         let mut strikes = Strikes::default();
         for _ in 0..100 {
             assert!(strikes.after(short).is_some());

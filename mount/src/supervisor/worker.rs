@@ -49,8 +49,10 @@ impl Launch {
     /// By its name where that still leads to it, so that lists of processes show it.
     fn command(&self) -> Command {
         let same = |a: std::fs::Metadata, b: std::fs::Metadata| (a.dev(), a.ino()) == (b.dev(), b.ino());
-        let is_there = std::fs::metadata(&self.path).ok().zip(self.file.metadata().ok()).is_some_and(|(a, b)| same(a, b));
-        let program = if is_there { self.path.clone() } else { format!("/proc/self/fd/{}", self.file.as_raw_fd()).into() };
+        let is_there =
+            std::fs::metadata(&self.path).ok().zip(self.file.metadata().ok()).is_some_and(|(a, b)| same(a, b));
+        let program =
+            if is_there { self.path.clone() } else { format!("/proc/self/fd/{}", self.file.as_raw_fd()).into() };
         let mut command = Command::new(program);
         command.arg0("weightfs");
         command
@@ -225,5 +227,5 @@ fn are_stuck(process: u32) -> bool {
         // Behind the name, which may have parentheses itself.
         text.rsplit_once(") ")?.1.chars().next()
     };
-    threads.flatten().filter_map(state).all(|state| matches!(state, 'D' | 'Z' | 'X'))
+    threads.flatten().filter_map(state).all(|state| matches!(state, 'D' | 'I' | 'Z' | 'X'))
 }

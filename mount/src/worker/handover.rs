@@ -6,8 +6,8 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 
-use weightfs::journal::{GenerationState, JournalFiles, Legacy, Parked, Record};
 use weightfs::ids::GenerationId;
+use weightfs::journal::{GenerationState, JournalFiles, Legacy, Parked, Record};
 use weightfs::store::Kept;
 
 use crate::link::{Link, Order, Setup};

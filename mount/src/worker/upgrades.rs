@@ -42,7 +42,8 @@ impl Upgrades {
         // One at a time.
         let answers = self.answers.lock();
         while answers.try_recv().is_ok() {}
-        let failed = |error: &dyn std::fmt::Display| ControlError::Failed(format!("the supervisor does not answer: {error}"));
+        let failed =
+            |error: &dyn std::fmt::Display| ControlError::Failed(format!("the supervisor does not answer: {error}"));
         self.link.send(&Report::Upgrade { program: program.to_owned() }, &[]).map_err(|error| failed(&error))?;
         answers.recv_timeout(PATIENCE).map_err(|error| failed(&error))?.map_err(ControlError::Failed)
     }

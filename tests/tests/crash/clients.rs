@@ -152,8 +152,7 @@ fn write(mounted: &Path, _: &Report, random: &mut Random) -> Result<(), String> 
     let size = 1 + random.below(3 << 20) as usize;
     let content = data::bytes(seed, 0, size);
     let new = at("new");
-    let mut file =
-        said("create", OpenOptions::new().read(true).write(true).create_new(true).mode(0o444).open(&new))?;
+    let mut file = said("create", OpenOptions::new().read(true).write(true).create_new(true).mode(0o444).open(&new))?;
     for piece in content.chunks(300_000) {
         said("write", file.write_all(piece))?;
     }

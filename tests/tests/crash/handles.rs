@@ -31,7 +31,8 @@ fn open_files_go_on() {
     }
     let open = |name: &str| File::open(mount.join(name)).expect("open");
     let files = [("resident", 1), ("unlinked", 2), ("replaced", 3), ("streamed", 4)].map(|(n, s)| (open(n), s));
-    let maps = [MapKind::Private, MapKind::Shared].map(|kind| Map::new(&open("resident"), size as usize, kind).expect("map"));
+    let maps =
+        [MapKind::Private, MapKind::Shared].map(|kind| Map::new(&open("resident"), size as usize, kind).expect("map"));
     let mut small = open("small");
     let mut written = OpenOptions::new().read(true).write(true).create(true).open(mount.join("written")).expect("open");
     written.write_all(b"before ").expect("write");
@@ -79,7 +80,12 @@ fn many_names_are_known_again() {
     }
     let mount = Mount::start(source.path(), &["--ram", "64M"]);
     let open: Vec<File> = (0..1000).map(|n| File::open(mount.join(&format!("file-{n}"))).expect("open")).collect();
-    let seen = || fs::read_dir(mount.path()).expect("list").map(|entry| entry.expect("entry").metadata().expect("stat").len()).sum::<u64>();
+    let seen = || {
+        fs::read_dir(mount.path())
+            .expect("list")
+            .map(|entry| entry.expect("entry").metadata().expect("stat").len())
+            .sum::<u64>()
+    };
     let sum = seen();
     for _ in 0..3 {
         kill_worker(&mount);
