@@ -23,7 +23,7 @@ use crate::answer::{
 use crate::backing::Backings;
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode};
 use crate::translate::{attr, kind, timespec};
-use crate::worker::session::RESENT;
+use crate::worker::session::{REHEARSED, RESENT, Stage};
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
 const LARGEST_REQUEST: u32 = 4 << 20;
@@ -39,12 +39,13 @@ pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
     backings: Arc<Backings>,
+    pub stage: Arc<Stage>,
 }
 
 impl Adapter {
     /// `offered` is set once the kernel has introduced itself.
     pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>, backings: Arc<Backings>) -> Self {
-        Self { fs, offered, backings }
+        Self { fs, offered, backings, stage: Arc::default() }
     }
 }
 
@@ -258,6 +259,10 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if handle.0 == REHEARSED {
+            reply.written(0);
+            return self.stage.enter();
+        }
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let (data, resent) = (data.to_vec(), caller(request).resent);
         self.fs.run_aside(node.0, move |fs| match fs.write(handle.0, offset, &data, privileged, resent) {

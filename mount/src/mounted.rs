@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use fuser::Session;
 use parking_lot::Mutex;
 use weightfs::control::MountStatus;
 use weightfs::failpoint;
@@ -132,10 +133,21 @@ impl Mount {
         let failed = |error| DaemonError::Session { mountpoint: spec.mountpoint.clone(), error };
         let backings = Arc::new(Backings::new(device.try_clone().map_err(failed)?, ledger.clone()));
         let (known, agreed) = state.mounted.take().unzip();
+        fs.set_passthrough(known == Some(true) && settings.passthrough);
         fs.restore(state, handles, &backings);
         let offered = Arc::new(Mutex::new(Offered::default()));
         let adapter = Adapter::new(Arc::clone(&fs), Arc::clone(&offered), backings);
-        let (session, answer) = session::begin(adapter, &device, &introduction, agreed.as_deref()).map_err(failed)?;
+        let session::Begun { session, answer, rehearsal } =
+            session::begin(adapter, &introduction, agreed.as_deref()).map_err(failed)?;
+        let notifier = session.notifier();
+        let shared = Arc::new(Shared {
+            spec: spec.clone(),
+            fs: Arc::clone(&fs),
+            ended: AtomicBool::new(false),
+            served: AtomicBool::new(false),
+        });
+        let session = run(session, Arc::clone(&shared), Arc::clone(ended)).map_err(DaemonError::Thread)?;
+        rehearsal.perform(&device, &answer).map_err(failed)?;
         failpoint::pass("takeover.session");
         let (passthrough, mut notes) = tuning::after_mounting(
             *offered.lock(),
@@ -156,7 +168,7 @@ impl Mount {
             );
         }
         failpoint::pass("takeover.resend");
-        let invalidator = Invalidator::start(Arc::clone(&fs), session.notifier()).map_err(DaemonError::Thread)?;
+        let invalidator = Invalidator::start(Arc::clone(&fs), notifier).map_err(DaemonError::Thread)?;
         if agreed.is_some() {
             // What changed meanwhile was told to nobody. Its own end of the channel is there.
             let _ = invalidator.sender().send(Cause::Changed(Change::Everything));
@@ -177,21 +189,6 @@ impl Mount {
             })
         });
         let watcher = watcher.zip(changes.transpose().map_err(DaemonError::Thread)?);
-        let shared =
-            Arc::new(Shared { spec: spec.clone(), fs, ended: AtomicBool::new(false), served: AtomicBool::new(false) });
-        let (ending, counted) = (Arc::clone(&shared), Arc::clone(ended));
-        let session = std::thread::Builder::new()
-            .name("session".to_owned())
-            .spawn(move || {
-                if let Err(error) = session.run() {
-                    tracing::error!(%error, mountpoint = %ending.spec.mountpoint.display(), "the mount has ended with an error");
-                }
-                if !ending.ended.swap(true, Ordering::AcqRel) {
-                    counted.add();
-                }
-                ending.served.store(true, Ordering::Release);
-            })
-            .map_err(DaemonError::Thread)?;
         tracing::info!(mountpoint = %spec.mountpoint.display(), source = %spec.source.display(), passthrough, "mounted");
         Ok(Self { shared, session, invalidator, watcher, notes, _device: device })
     }
@@ -216,6 +213,19 @@ impl Mount {
     pub fn shared(&self) -> Arc<Shared> {
         Arc::clone(&self.shared)
     }
+}
+
+/// Serves a session on a thread of its own.
+fn run(session: Session<Adapter>, shared: Arc<Shared>, ended: Arc<Ended>) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("session".to_owned()).spawn(move || {
+        if let Err(error) = session.run() {
+            tracing::error!(%error, mountpoint = %shared.spec.mountpoint.display(), "the mount has ended with an error");
+        }
+        if !shared.ended.swap(true, Ordering::AcqRel) {
+            ended.add();
+        }
+        shared.served.store(true, Ordering::Release);
+    })
 }
 
 impl Shared {

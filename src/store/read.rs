@@ -128,11 +128,11 @@ impl Store {
         let is_small = range.end - range.start <= SMALL;
         if is_small && !is_coming(extents.clone()) && self.pieces(generation, &range).is_none() {
             let (store, looked_at) = (Arc::clone(self), Arc::clone(generation));
-            return self.read_source(&generation.source, range.clone(), move |result| {
+            return self.read_source(&generation.source, generation.device(), range.clone(), move |result| {
                 reply(result);
                 // Not here: whoever waits for what is brought may be answered on this thread, which is at an answer.
                 let filling = Arc::clone(&store);
-                store.background.spawn(move |runs| {
+                store.background.spawn(looked_at.device(), move |runs| {
                     if runs {
                         filling.bring(&looked_at, &range, kind);
                     }

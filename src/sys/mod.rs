@@ -19,10 +19,11 @@ pub fn owned_fd(descriptor: RawFd) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(descriptor) }
 }
 
-/// Makes the descriptor `old` lead to what `new` leads to.
-pub fn replace_descriptor(old: BorrowedFd<'_>, new: BorrowedFd<'_>) -> io::Result<()> {
+/// Makes the descriptor `old` lead to what `new` leads to. Its owner has given the number away for this, and keeps it
+/// open meanwhile.
+pub fn replace_descriptor(old: RawFd, new: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the descriptor is open for the whole call, and `ManuallyDrop` leaves it to its owner.
-    let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(old.as_raw_fd()) });
+    let mut old = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(old) });
     Ok(rustix::io::dup3(new, &mut old, rustix::io::DupFlags::CLOEXEC)?)
 }
 

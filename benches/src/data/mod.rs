@@ -37,10 +37,22 @@ pub struct Sizes {
 }
 
 impl Sizes {
-    pub const FULL: Self =
-        Self { large: 2 << 30, medium: 1 << 30, turn: 512 << 20, first_byte_files: 64, first_byte_size: 4 << 20, small_files: 20_000 };
-    pub const QUICK: Self =
-        Self { large: 192 << 20, medium: 96 << 20, turn: 96 << 20, first_byte_files: 16, first_byte_size: 4 << 20, small_files: 1_000 };
+    pub const FULL: Self = Self {
+        large: 2 << 30,
+        medium: 1 << 30,
+        turn: 512 << 20,
+        first_byte_files: 64,
+        first_byte_size: 4 << 20,
+        small_files: 20_000,
+    };
+    pub const QUICK: Self = Self {
+        large: 192 << 20,
+        medium: 96 << 20,
+        turn: 96 << 20,
+        first_byte_files: 16,
+        first_byte_size: 4 << 20,
+        small_files: 1_000,
+    };
 }
 
 /// What a library says of itself once it is complete.
@@ -161,8 +173,14 @@ mod tests {
     fn a_library_is_found_again_and_made_anew_for_other_sizes() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("library");
-        let sizes =
-            Sizes { large: 8 << 20, medium: 4 << 20, turn: 2 << 20, first_byte_files: 2, first_byte_size: 2 << 20, small_files: 101 };
+        let sizes = Sizes {
+            large: 8 << 20,
+            medium: 4 << 20,
+            turn: 2 << 20,
+            first_byte_files: 2,
+            first_byte_size: 2 << 20,
+            small_files: 101,
+        };
         let library = Library::make(&folder, &sizes).unwrap();
         let large = library.model(&folder, Model::Large);
         let size = fs::metadata(&large).unwrap().len();

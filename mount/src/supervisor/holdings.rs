@@ -122,13 +122,13 @@ impl Holdings {
         link.send(&Order::Begin, &[])
     }
 
-    /// Takes every mount out of sight that is still there. Clients inside get errors once this process ends.
+    /// Ends every mount that is still there. Clients inside get errors.
     pub fn unmount_all(&self) {
         for (spec, number) in self.settings.mounts.iter().zip(&self.numbers) {
             if number.is_none() || tuning::device_number(&spec.mountpoint).ok() != *number {
                 continue;
             }
-            if let Err(error) = device::unmount(&spec.mountpoint, true) {
+            if let Err(error) = device::abandon(&spec.mountpoint) {
                 tracing::error!(%error, mountpoint = %spec.mountpoint.display(), "cannot unmount");
             }
         }

@@ -227,5 +227,5 @@ fn are_stuck(process: u32) -> bool {
         // Behind the name, which may have parentheses itself.
         text.rsplit_once(") ")?.1.chars().next()
     };
-    threads.flatten().filter_map(state).all(|state| matches!(state, 'D' | 'Z' | 'X'))
+    threads.flatten().filter_map(state).all(|state| matches!(state, 'D' | 'I' | 'Z' | 'X'))
 }

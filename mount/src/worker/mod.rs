@@ -6,10 +6,11 @@ pub mod session;
 mod upgrades;
 
 use std::io;
+use std::os::fd::AsFd;
 
 use nix::unistd::dup2_stdin;
 use rustix::fs::{Mode, OFlags};
-use std::os::fd::AsFd;
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 
 use crate::daemon::{self, DaemonError};
 use crate::link::{Link, Report};
@@ -22,6 +23,10 @@ pub const YIELDED: u8 = 10;
 
 /// Serves the mounts that the supervisor at the other end of the standard input hands over, until they are gone.
 pub fn run() -> Result<(), DaemonError> {
+    // The arena is mapped here: writing it to a file would take minutes in which nobody is served.
+    if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(%error, "a crash will write all of the RAM to a file");
+    }
     let link = take_stdin().map_err(DaemonError::Link)?;
     let handover = Handover::receive(link).map_err(DaemonError::Link)?;
     let link = std::sync::Arc::clone(&handover.link);

@@ -6,10 +6,11 @@
 //! once, and from whoever gives it first.
 
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Barrier};
 
 use fuser::{Session, SessionACL};
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, socketpair};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
 
 use crate::aside::REQUEST_THREADS;
 use crate::fuse::Adapter;
@@ -25,6 +26,11 @@ const EXTENDED: u32 = 1 << 30;
 const HAS_RESEND: u32 = 1 << 7;
 /// FUSE_NOTIFY_RESEND.
 const RESEND: i32 = 7;
+/// The handle of a request that no client has made.
+pub const REHEARSED: u64 = u64::MAX;
+/// Bytes of data in it: as most programs write at most, and as any user may queue in a socket.
+const LARGEST_REHEARSAL: usize = 1 << 20;
+const SMALLEST_REHEARSAL: usize = 128 << 10;
 /// FUSE_UNIQUE_RESEND: the request was read before.
 pub const RESENT: u64 = 1 << 63;
 
@@ -49,16 +55,20 @@ fn narrowed(introduction: &[u8], agreed: &[u8]) -> Vec<u8> {
     narrowed
 }
 
-/// A session, and what it has agreed on with the kernel. `agreed` is what an earlier worker has.
-pub fn begin(
-    adapter: Adapter,
-    device: &OwnedFd,
-    introduction: &[u8],
-    agreed: Option<&[u8]>,
-) -> io::Result<(Session<Adapter>, Vec<u8>)> {
+/// A session that has agreed with the kernel and does not listen to it yet.
+pub struct Begun {
+    /// To be run by a thread.
+    pub session: Session<Adapter>,
+    pub answer: Vec<u8>,
+    pub rehearsal: Rehearsal,
+}
+
+/// `agreed` is what an earlier worker has agreed on with the kernel.
+pub fn begin(adapter: Adapter, introduction: &[u8], agreed: Option<&[u8]>) -> io::Result<Begun> {
     let (ours, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
     let said = agreed.map_or_else(|| introduction.to_vec(), |agreed| narrowed(introduction, agreed));
     rustix::io::write(&ours, &said)?;
+    let stage = Arc::clone(&adapter.stage);
     let session = Session::from_fd(adapter, theirs, SessionACL::All, config())?;
     let mut answer = vec![0; 4096];
     let length = rustix::io::read(&ours, &mut answer[..])?;
@@ -71,13 +81,85 @@ pub fn begin(
             ));
         }
     }
-    weightfs::sys::replace_descriptor(session.as_fd(), device.as_fd())?;
-    match rustix::io::writev(device, &[IoSlice::new(&answer)]) {
-        // An earlier worker has answered; or the mount has ended, which the session notices by itself.
-        Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::PERM) => {}
-        Err(error) => return Err(error.into()),
+    let rehearsal = Rehearsal { socket: ours, session: session.as_fd().as_raw_fd(), stage };
+    Ok(Begun { session, answer, rehearsal })
+}
+
+/// Where the threads of a session meet.
+#[derive(Debug)]
+pub struct Stage {
+    /// All have come, and all may go.
+    barriers: [Barrier; 2],
+}
+
+impl Default for Stage {
+    fn default() -> Self {
+        Self { barriers: [Barrier::new(REQUEST_THREADS + 1), Barrier::new(REQUEST_THREADS + 1)] }
     }
-    Ok((session, answer))
+}
+
+impl Stage {
+    /// A thread of the session has got its request.
+    pub fn enter(&self) {
+        self.barriers.iter().for_each(|barrier| _ = barrier.wait());
+    }
+}
+
+/// Puts the device in the socket's place, once every thread of the session has taken a large request of ours.
+///
+/// The kernel copies a request into the buffer of the thread that takes it. If the thread is killed while a page of the
+/// buffer is still missing, the kernel gives the client an error; where none is missing, the request comes to the next
+/// worker. So no client's request is the first that a buffer sees.
+pub struct Rehearsal {
+    socket: OwnedFd,
+    /// The session's descriptor.
+    session: RawFd,
+    stage: Arc<Stage>,
+}
+
+impl Rehearsal {
+    /// To be called once the session runs.
+    pub fn perform(self, device: &OwnedFd, answer: &[u8]) -> io::Result<()> {
+        let mut size = LARGEST_REHEARSAL;
+        // A user may not queue as much in a socket as root.
+        if setsockopt(&self.socket, sockopt::SndBufForce, &(2 * size)).is_err() {
+            size = SMALLEST_REHEARSAL;
+        }
+        for _ in 0..REQUEST_THREADS {
+            let request = rehearsed_request(size);
+            match rustix::io::write(&self.socket, &request) {
+                Err(rustix::io::Errno::MSGSIZE) => {
+                    size = SMALLEST_REHEARSAL;
+                    rustix::io::write(&self.socket, &rehearsed_request(size))?;
+                }
+                sent => _ = sent?,
+            }
+        }
+        let [come, go] = &self.stage.barriers;
+        come.wait();
+        weightfs::sys::replace_descriptor(self.session, device.as_fd())?;
+        let answered = rustix::io::writev(device, &[IoSlice::new(answer)]);
+        go.wait();
+        match answered {
+            // An earlier worker has answered; or the mount has ended, which the session notices by itself.
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::PERM) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// A write to a handle that no client has: fuse_in_header, fuse_write_in, and the data.
+fn rehearsed_request(size: usize) -> Vec<u8> {
+    let mut request = vec![0; 80 + size];
+    let mut put = |at: usize, bytes: &[u8]| request[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, &(80 + size as u32).to_ne_bytes());
+    // FUSE_WRITE.
+    put(4, &16u32.to_ne_bytes());
+    put(8, &2u64.to_ne_bytes());
+    put(16, &1u64.to_ne_bytes());
+    put(40, &REHEARSED.to_ne_bytes());
+    put(56, &(size as u32).to_ne_bytes());
+    request
 }
 
 /// Requests that a dead worker has read come again.

@@ -9,7 +9,7 @@ use weightfs_tests::data;
 use weightfs_tests::mount::program;
 use weightfs_tests::system::{mounts_on, temporary_folder, wait_until};
 
-use crate::{can_take_over, worker};
+use crate::{answers, can_take_over, worker};
 
 #[test]
 fn without_its_supervisor_a_worker_ends_its_mounts() {
@@ -34,6 +34,7 @@ fn a_worker_that_cannot_live_is_given_up() {
     }
     let source = temporary_folder("source");
     let mut mount = Mount::start(source.path(), &["--ram", "64M"]);
+    assert!(answers(&mount));
     let ended = wait_until(Duration::from_secs(20), || {
         if let Some(pid) = worker(&mount) {
             // It may have died just now.

@@ -78,7 +78,8 @@ fn check_loop(megabytes: u64, ram: u64, most: u64, options: &[&str]) {
     let least = optimum(&trace, ram, counted.clone()).missed / MIB;
     let lru = replay(&trace, PolicyKind::Lru, ram, counted).missed / MIB;
     let later: u64 = read[1..].iter().sum();
-    std::fs::write("/tmp/perf/log", library.mount.log()).ok(); println!("read {read:?} MiB in {took:.1?}; rounds 2 to 6: {later}, the optimum {least}, LRU {lru}");
+    std::fs::write("/tmp/perf/log", library.mount.log()).ok();
+    println!("read {read:?} MiB in {took:.1?}; rounds 2 to 6: {later}, the optimum {least}, LRU {lru}");
     assert!(later * 100 <= least * most, "{later} MiB were read, the least is {least}: {:#}", library.mount.status().0);
     assert!(later * 100 < lru * 80, "{later} MiB were read, LRU would read {lru}");
     library.mount.stop();
