@@ -7,6 +7,7 @@ in RAM, and are put back by `unpatch()`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import sys
@@ -17,6 +18,8 @@ from typing import Any
 
 from . import tensors
 from ._find import resident
+from .frameworks import UnsupportedType
+from .header import InvalidFile
 
 # Modules whose names for the loaders are looked through.
 FAMILIES = ("safetensors", "diffusers", "transformers", "accelerate", "huggingface_hub", "comfy", "nodes", "peft")
@@ -92,7 +95,9 @@ def _load_file(theirs: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(theirs)
     def load_file(filename: Any, device: Any = "cpu", **more: Any) -> Any:
         if _whole(filename):
-            return tensors.load(filename, device)
+            # What is too new for us may not be for them.
+            with contextlib.suppress(InvalidFile, UnsupportedType):
+                return tensors.load(filename, device)
         return theirs(filename, device, **more)
 
     return load_file
@@ -104,7 +109,8 @@ def _safe_open(theirs: Callable[..., Any]) -> Any:
 
         def __new__(cls, filename: Any, framework: str, device: Any = "cpu", **more: Any) -> Any:
             if framework in ("pt", "torch", "pytorch", "np", "numpy") and _whole(filename):
-                return tensors.open(filename, framework, device)
+                with contextlib.suppress(InvalidFile):
+                    return tensors.open(filename, framework, device)
             return theirs(filename, framework=framework, device=device, **more)
 
     return safe_open
