@@ -43,6 +43,7 @@ impl Fixture {
             open: true,
             listen: None,
             restarts: 2,
+            legacy: weightfs::journal::Legacy::of_nobody().unwrap(),
             upgrade: Some(Box::new(|program| match program.to_str() {
                 Some("/panic") => panic!("as the test wants"),
                 _ => Ok(()),
@@ -115,7 +116,7 @@ fn what_cannot_be_done_is_told_with_its_kind() {
     assert_eq!(problem(client.explain(Path::new("/m/a"))).kind, ProblemKind::NotMounted);
     assert_eq!(problem(client.job("1", Duration::ZERO)).kind, ProblemKind::NotFound);
     assert_eq!(problem(client.stop_trace()).kind, ProblemKind::Failed);
-    let nothing = PrefetchRequest { paths: vec![], tensors: None, component: None };
+    let nothing = PrefetchRequest { paths: vec![], tensors: None, component: None, to: None, into: None };
     assert_eq!(problem(client.prefetch(&nothing)).kind, ProblemKind::BadRequest);
     client.upgrade(Path::new("/bin/true")).unwrap();
     // A fault in the daemon is an answer and not the end.
@@ -242,7 +243,7 @@ fn the_page_is_served_with_its_own_rules_and_asks_nobody_else() {
         reply
     };
     let get = |path: &str, host: &str| ask(format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n"));
-    for path in ["/", "/app.js", "/style.css"] {
+    for path in ["/", "/main.js", "/page.css"] {
         let reply = get(path, "localhost");
         assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("content-security-policy: default-src 'none'"));
         assert!(!reply.replace("http://www.w3.org", "").contains("http://"), "{path} asks somebody else");

@@ -12,9 +12,14 @@ pub enum Need {
     Root,
     /// The Python of `.venv` with the packages of `tests/requirements.txt`.
     Python,
+    /// Node.js, Chromium, and what `tests/dashboard/package-lock.json` names.
+    Browser,
     /// A terminal that can be looked at.
     Tmux,
 }
+
+/// Where Chromium may be, besides in `CHROMIUM`; as in `tests/dashboard/browser.mjs`.
+const CHROMIUM: [&str; 3] = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
 
 /// Whether everything in `needs` is there. If not, the calling test should return at once.
 ///
@@ -55,6 +60,18 @@ fn missing(need: Need) -> Option<String> {
         Need::Python => {
             let python = crate::python::interpreter();
             (!python.exists()).then(|| format!("{} is not there; 'make venv' makes it", python.display()))
+        }
+        Need::Browser => {
+            let driver = crate::python::workspace().join("tests/dashboard/node_modules/playwright-core");
+            let found = |path: &str| std::path::Path::new(path).exists();
+            let chromium = std::env::var("CHROMIUM").is_ok_and(|path| found(&path)) || CHROMIUM.into_iter().any(found);
+            let missing = [
+                (crate::system::has_program("node"), "Node.js"),
+                (chromium, "Chromium"),
+                (driver.exists(), "playwright-core for tests/dashboard"),
+            ];
+            let missing: Vec<&str> = missing.into_iter().filter_map(|(there, name)| (!there).then_some(name)).collect();
+            (!missing.is_empty()).then(|| format!("{} is missing; 'make browser' installs it", missing.join(", ")))
         }
     }
 }
