@@ -22,7 +22,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tower::ServiceExt;
-use weightfs::control::{ControlError, MAX_HEAD, Problem};
+use weightfs::control::{ControlError, EventKind, MAX_HEAD, Problem};
 
 use super::admission::{Admission, Seat};
 use super::answer::Refused;
@@ -31,6 +31,7 @@ use super::pool::{self, Pool};
 use super::web::Web;
 use super::{Api, Counters, Inner, routes};
 use crate::control::Control;
+use crate::control::hub::event;
 use crate::control::rights::Peer;
 
 /// How long a client may take to send the head of a request, the first or the next one.
@@ -159,7 +160,9 @@ async fn serve(
     }
     drop((listener, pages));
     // Those who only listen are told that it is over.
-    api.control().hub().close();
+    let hub = api.control().hub();
+    hub.tell(|| event(EventKind::Worker, None, None, Some("the process that serves the mounts ends".to_owned())));
+    hub.close();
     let last = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_ANSWERS, last).await.is_err() {
         tracing::warn!("some requests were not answered before the end");
