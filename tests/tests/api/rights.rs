@@ -32,6 +32,7 @@ fn the_owner_of_the_folder_steers_and_others_look() {
     for name in ["a.safetensors", "closed/b.safetensors"] {
         fs::set_permissions(source.path().join(name), fs::Permissions::from_mode(0o644)).expect("open it");
     }
+    weightfs_tests::system::let_files_settle();
     let mount = Mount::start(source.path(), &["--ram", "64M"]);
     let root = Api::of(mount.path());
     let (alice, bob) = (root.as_user(ALICE), root.as_user(BOB));
