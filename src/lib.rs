@@ -17,6 +17,7 @@ pub mod machine;
 pub mod pattern;
 pub mod predict;
 pub mod pressure;
+pub mod private_file;
 pub mod residency;
 pub mod store;
 pub mod trace;

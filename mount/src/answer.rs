@@ -12,9 +12,6 @@ use crate::error::FsError;
 use crate::fs::{DirectoryEntry, Fs, OpenMode, OpenReply};
 use crate::translate::attr;
 
-/// The source's own generation numbers are not needed: a node number is not given to another file while the kernel
-/// knows it.
-pub const GENERATION: Generation = Generation(0);
 
 /// The table's answer, spoken of in the log where somebody should know.
 pub fn errno(error: &FsError) -> Errno {
@@ -33,7 +30,10 @@ pub fn reply_empty(reply: ReplyEmpty, result: Result<(), FsError>) {
 
 pub fn reply_entry(reply: ReplyEntry, result: Result<crate::attr::Entry, FsError>) {
     match result {
-        Ok(entry) => reply.entry_with_ttls(&entry.ttl.attr, &entry.ttl.entry, &attr(&entry.attr), GENERATION),
+        Ok(entry) => {
+            let generation = Generation(entry.generation.into());
+            reply.entry_with_ttls(&entry.ttl.attr, &entry.ttl.entry, &attr(&entry.attr), generation);
+        }
         Err(error) => reply.error(errno(&error)),
     }
 }
@@ -94,7 +94,8 @@ pub fn add_full_entries(reply: &mut ReplyDirectoryPlus, fs: &Fs, handle: u64, of
         let full = match fs.entry_in(handle, entry) {
             Ok(Some(found)) => {
                 let ttl = found.ttl.attr.min(found.ttl.entry);
-                let full = reply.add(INodeNo(found.node), next, &entry.name, &ttl, &attr(&found.attr), GENERATION);
+                let generation = Generation(found.generation.into());
+                let full = reply.add(INodeNo(found.node), next, &entry.name, &ttl, &attr(&found.attr), generation);
                 if full && !entry.is_dots() {
                     fs.forget(found.node, 1);
                 }

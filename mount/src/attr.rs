@@ -32,6 +32,8 @@ pub struct Attr {
 pub struct Entry {
     /// The node's number: `attr.inode`, or the number of a resident generation.
     pub node: u64,
+    /// Tells a directory from an earlier one of the same number: see `fs::lookup`.
+    pub generation: u32,
     pub attr: Attr,
     pub ttl: Ttl,
 }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
@@ -17,9 +17,7 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
-use crate::answer::{
-    GENERATION, add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr,
-};
+use crate::answer::{add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr};
 use crate::backing::Backings;
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode};
 use crate::translate::{attr, kind, timespec};
@@ -219,7 +217,8 @@ impl Filesystem for Adapter {
             Ok((entry, opened)) => {
                 let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
                 let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-                reply.created(&entry.ttl.attr, &attr(&entry.attr), GENERATION, FileHandle(opened.handle), flags);
+                let handle = FileHandle(opened.handle);
+                reply.created(&entry.ttl.attr, &attr(&entry.attr), Generation(0), handle, flags);
             }
             Err(error) => reply.error(errno(&error)),
         });

@@ -95,12 +95,7 @@ impl Memory {
 
     fn write(&self, file: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(&*self.history.lock())?;
-        if let Some(directory) = file.parent() {
-            std::fs::create_dir_all(directory)?;
-        }
-        let beside = file.with_extension("new");
-        std::fs::write(&beside, text)?;
-        std::fs::rename(beside, file)
+        crate::private_file::replace(file, &text)
     }
 }
 

@@ -57,7 +57,7 @@ struct Open {
 impl Recorder {
     fn start(path: &Path) -> Result<Self, RecordError> {
         let failed = |error| RecordError::File { path: path.to_owned(), error };
-        let file = File::create_new(path).map_err(|error| match error.kind() {
+        let file = crate::private_file::create_new(path).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => RecordError::Exists(path.to_owned()),
             _ => failed(error),
         })?;

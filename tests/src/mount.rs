@@ -23,7 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long one mount may live in a test. A daemon that no longer answers holds its clients, and so the test, in the
 /// kernel for ever; ended, it gives them an error.
 fn longest_life() -> Duration {
-    let stress = std::env::var("WEIGHTFS_STRESS_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    let seconds = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let stress = seconds("WEIGHTFS_STRESS_SECONDS").unwrap_or(0).max(seconds("WEIGHTFS_SOAK_SECONDS").unwrap_or(0));
     Duration::from_secs(240 + stress)
 }
 

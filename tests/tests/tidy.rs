@@ -65,7 +65,7 @@ impl Source {
 fn sources(ending: &str) -> Vec<Source> {
     let mut found = Vec::new();
     let mut folders: Vec<PathBuf> =
-        ["src", "mount", "cli", "tests", "benches", "pycompat"].map(|name| root().join(name)).to_vec();
+        ["src", "mount", "cli", "tests", "benches", "fuzz", "pycompat"].map(|name| root().join(name)).to_vec();
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(&folder).into_iter().flatten().map(|entry| entry.expect("a directory entry")) {
             let path = entry.path();

@@ -235,12 +235,7 @@ impl Shared {
         let saved = Saved { version: VERSION, pins: state.pins.clone() };
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec_pretty(&saved)?;
-            if let Some(folder) = self.file.parent() {
-                std::fs::create_dir_all(folder)?;
-            }
-            let beside = self.file.with_extension("new");
-            std::fs::write(&beside, text)?;
-            std::fs::rename(beside, &self.file)
+            weightfs::private_file::replace(&self.file, &text)
         };
         write().map_err(|error| {
             ControlError::Failed(format!(

@@ -99,7 +99,7 @@ impl Fs {
         if entry.is_dots() {
             let stat = rustix::fs::fstat(&directory.file)?;
             let attr = Attr::of(&stat, entry.inode);
-            return Ok(Some(Entry { node: entry.inode, attr, ttl: Ttl::NONE }));
+            return Ok(Some(Entry { node: entry.inode, generation: 0, attr, ttl: Ttl::NONE }));
         }
         match self.plain_entry(&directory.node, directory.file.as_fd(), &entry.name) {
             Ok(entry) => Ok(Some(entry)),

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::fs::{FileType, Stat};
+use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
 use rustix::io::Errno;
 
 use super::{Caller, Fs};
@@ -60,9 +60,11 @@ impl Fs {
         {
             // Nobody watches what lies outside.
             let ttl = Ttl { entry: super::UNWATCHED, attr: super::UNWATCHED };
-            return Ok(Found { stat, origin: Some(origin), ttl });
+            return Ok(Found { stat, origin: Some(origin), ttl, generation: 0 });
         }
-        Ok(Found { stat, origin: None, ttl: self.ttl(parent, &stat) })
+        let is_directory = FileType::from_raw_mode(stat.st_mode).is_dir();
+        let generation = if is_directory { generation_of(directory, name, &stat) } else { 0 };
+        Ok(Found { stat, origin: None, ttl: self.ttl(parent, &stat), generation })
     }
 
     /// What a name leads to, links that are shown as what they point to included.
@@ -74,15 +76,15 @@ impl Fs {
     }
 
     fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Result<Entry, FsError> {
-        let Found { stat, origin, ttl } = found;
+        let Found { stat, origin, ttl, generation } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin, true)?;
-        Ok(Entry { node: node.id, attr: Attr::of(&stat, node.id), ttl })
+        Ok(Entry { node: node.id, generation, attr: Attr::of(&stat, node.id), ttl })
     }
 
     /// The resident number of a file that is whole in the arena and that nobody is writing to.
     fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found) -> Result<Option<Entry>, FsError> {
-        let Found { stat, origin, ttl } = found;
+        let Found { stat, origin, ttl, .. } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !kind.is_file() || !self.has_passthrough() {
             return Ok(None);
@@ -98,7 +100,8 @@ impl Fs {
         self.nodes.hold(&node)?;
         let id = self.residents.found(&node.file, node.id, &generation)?;
         // The reply's number is the node's, so that the attributes must be asked for again: they have the file's own.
-        Ok(Some(Entry { node: id, attr: Attr::of(stat, id), ttl: Ttl { attr: Duration::ZERO, ..*ttl } }))
+        let ttl = Ttl { attr: Duration::ZERO, ..*ttl };
+        Ok(Some(Entry { node: id, generation: 0, attr: Attr::of(stat, id), ttl }))
     }
 
     pub fn forget(&self, id: u64, lookups: u64) {
@@ -137,10 +140,24 @@ impl Fs {
     }
 }
 
+/// A number made from when a directory was made. The source may give the inode number of a directory that was removed to
+/// a new one before the kernel has let go of the old; without another generation it would take the new one for the old,
+/// in which nothing can be made any more. Zero where the source does not know.
+fn generation_of(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> u32 {
+    let wanted = StatxFlags::BTIME | StatxFlags::INO;
+    let Ok(found) = rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, wanted) else { return 0 };
+    if found.stx_mask & StatxFlags::BTIME.bits() == 0 || found.stx_ino != stat.st_ino {
+        return 0;
+    }
+    let (seconds, nanoseconds) = (found.stx_btime.tv_sec as u32, found.stx_btime.tv_nsec);
+    seconds.wrapping_mul(0x9e37_79b1) ^ nanoseconds
+}
+
 /// What a name leads to.
 struct Found {
     stat: Stat,
     /// Where it is to be found again, if not by its name.
     origin: Option<Origin>,
     ttl: Ttl,
+    generation: u32,
 }

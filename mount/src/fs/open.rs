@@ -235,7 +235,12 @@ impl Fs {
         if open.writes() {
             if flags.contains(OFlags::TRUNC) {
                 self.store.invalidate(open.node.key.device, open.node.key.inode);
-                rustix::fs::ftruncate(open.source.file(), 0)?;
+                if flags & OFlags::RWMODE == OFlags::RDONLY {
+                    // Linux truncates for who only reads, too.
+                    rustix::fs::ftruncate(crate::source::reopen(open.source.file().as_fd(), OFlags::WRONLY)?, 0)?;
+                } else {
+                    rustix::fs::ftruncate(open.source.file(), 0)?;
+                }
             }
             return Ok(OpenReply {
                 handle: self.add_file(open, Content::Source { cached: false })?,

@@ -25,7 +25,10 @@ pub use script::{Fault, Op, Rule, Script};
 use server::{Parked, Server};
 
 /// After this, whatever hangs gets an error from the kernel: a test that went wrong must not hang for ever.
-const LONGEST_LIFE: Duration = Duration::from_secs(200);
+fn longest_life() -> Duration {
+    let soak = std::env::var("WEIGHTFS_SOAK_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    Duration::from_secs(200 + soak)
+}
 
 /// The mounted file system. Whoever mounts something over it has to go first.
 pub struct Faulty {
@@ -53,7 +56,7 @@ impl Faulty {
         let connection = rustix::fs::minor(device);
         let (alive, ended) = channel();
         std::thread::spawn(move || {
-            if ended.recv_timeout(LONGEST_LIFE) == Err(RecvTimeoutError::Timeout) {
+            if ended.recv_timeout(longest_life()) == Err(RecvTimeoutError::Timeout) {
                 abort(connection);
             }
         });

@@ -1,13 +1,14 @@
 //! Names: folders, links, renames, special files.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::io::Errno;
-use weightfs_tests::Pair;
 use weightfs_tests::compare::outcome;
+use weightfs_tests::system::temporary_folder;
+use weightfs_tests::{Mount, Pair};
 
 use crate::{SMALL, can_mount};
 
@@ -194,4 +195,37 @@ fn special_files() {
     assert_eq!(fs::read(pair.mount().join("pipe")).expect("read"), b"through the pipe");
     writer.join().expect("the writer ends");
     pair.stop();
+}
+
+#[test]
+fn a_directory_that_gets_the_number_of_a_removed_one_is_another() {
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let place = mount.join("folder");
+    let mut reused = 0;
+    let mut last = None;
+    for _ in 0..200 {
+        fs::create_dir(&place).expect("mkdir");
+        let number = fs::metadata(&place).expect("stat").ino();
+        reused += u64::from(last == Some(number));
+        last = Some(number);
+        fs::write(place.join("file"), b"x").expect("a new folder takes files");
+        fs::remove_file(place.join("file")).expect("unlink");
+        // Somebody still holds the old one when the next comes.
+        let held = fs::File::open(&place).expect("open");
+        let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
+        let named = rustix::fs::open(path.as_str(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).expect("name");
+        drop(held);
+        fs::remove_dir(&place).expect("rmdir");
+        fs::create_dir(&place).expect("mkdir");
+        fs::write(place.join("file"), b"y").expect("a new folder takes files");
+        reused += u64::from(fs::metadata(&place).expect("stat").ino() == number);
+        fs::remove_dir_all(&place).expect("remove");
+        drop(named);
+    }
+    println!("{reused} numbers came again");
+    mount.stop();
 }

@@ -3,6 +3,7 @@
 //! fail, be older than the last close before its open, or be of two generations within a page.
 
 mod library;
+mod soak;
 mod workers;
 
 use std::fs;
