@@ -383,8 +383,17 @@ impl Filesystem for Adapter {
         }
     }
 
-    fn setxattr(&self, _: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.setxattr(node.0, name, value, flags as u32));
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply_empty(reply, self.fs.setxattr(node.0, name, value, flags as u32, &caller(request)));
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -395,8 +404,8 @@ impl Filesystem for Adapter {
         reply_xattr(reply, size, self.fs.listxattr(node.0));
     }
 
-    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.removexattr(node.0, name));
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        reply_empty(reply, self.fs.removexattr(node.0, name, &caller(request)));
     }
 
     fn access(&self, _: &Request, node: INodeNo, _: AccessFlags, reply: ReplyEmpty) {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weightfs::failpoint;
 
 use crate::device::DeviceError;
 use crate::link::{Order, Report};
@@ -153,6 +154,9 @@ impl Supervisor {
             tracing::error!(%how, ?lived, restarts = self.restarts, "the worker died; another goes on");
             if !self.holdings.can_be_taken_over() {
                 return Err(SupervisorError::NoTakeover(how));
+            }
+            if failpoint::in_use() {
+                continue;
             }
             match self.strikes.after(lived) {
                 Some(pause) => std::thread::sleep(pause),
