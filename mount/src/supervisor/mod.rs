@@ -184,7 +184,8 @@ impl Supervisor {
                     }
                     Some((Report::Failed(words), _)) => refusal = Some(words),
                     Some((Report::Upgrade { program }, _)) => {
-                        if self.upgrade(worker, &program) {
+                        let accepted = self.upgrade(worker, &program);
+                        if accepted {
                             (asked, deadline) = (Asked::Yield, Some(Instant::now() + YIELDING));
                         }
                     }
