@@ -1,7 +1,7 @@
 //! Places at which a test may kill the process, to see that the next one goes on from there.
 //!
 //! In release builds there are none. In debug builds `WEIGHTFS_FAILPOINTS` arms one place per process: the variable is a
-//! number N, and the process with the restart count R dies at the place R modulo the number of places, the first to the
+//! number N, and the R-th process that replaces another dies at the place R modulo the number of places, the first to the
 //! N-th time that it comes by (more often with every round). The log says where.
 
 /// Every place, in the order in which they are armed.
@@ -40,9 +40,11 @@ mod armed {
         let Some(most) = std::env::var("WEIGHTFS_FAILPOINTS").ok().and_then(|text| text.parse::<u64>().ok()) else {
             return;
         };
+        // The first one has yet to say that its mounts answer.
+        let Some(nth) = restarts.checked_sub(1) else { return };
         let count = super::PLACES.len() as u64;
-        let place = super::PLACES[(restarts % count) as usize];
-        let pass = 1 + restarts / count % most.max(1);
+        let place = super::PLACES[(nth % count) as usize];
+        let pass = 1 + nth / count % most.max(1);
         tracing::warn!(place, pass, "a failpoint is armed");
         // Armed once a process.
         let _ = PLACE.set((place, pass));
@@ -64,6 +66,11 @@ pub fn arm(restarts: u64) {
     #[cfg(debug_assertions)]
     armed::arm(restarts);
     let _ = restarts;
+}
+
+/// Whether processes are to die again and again.
+pub fn in_use() -> bool {
+    cfg!(debug_assertions) && std::env::var_os("WEIGHTFS_FAILPOINTS").is_some()
 }
 
 /// The process may die here.

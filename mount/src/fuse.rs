@@ -368,9 +368,18 @@ impl Filesystem for Adapter {
         });
     }
 
-    fn setxattr(&self, _: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
-        let (name, value) = (name.to_owned(), value.to_vec());
-        self.fs.run(node.0, move |fs| reply_empty(reply, fs.setxattr(node.0, &name, &value, flags as u32)));
+    fn setxattr(
+        &self,
+        request: &Request,
+        node: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+        _: u32,
+        reply: ReplyEmpty,
+    ) {
+        let (name, value, caller) = (name.to_owned(), value.to_vec(), caller(request));
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.setxattr(node.0, &name, &value, flags as u32, &caller)));
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
@@ -382,9 +391,9 @@ impl Filesystem for Adapter {
         self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.listxattr(node.0)));
     }
 
-    fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        let name = name.to_owned();
-        self.fs.run(node.0, move |fs| reply_empty(reply, fs.removexattr(node.0, &name)));
+    fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.removexattr(node.0, &name, &caller)));
     }
 
     fn access(&self, _: &Request, node: INodeNo, _: AccessFlags, reply: ReplyEmpty) {

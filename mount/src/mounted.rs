@@ -147,7 +147,8 @@ impl Mount {
             served: AtomicBool::new(false),
         });
         let session = run(session, Arc::clone(&shared), Arc::clone(ended)).map_err(DaemonError::Thread)?;
-        rehearsal.perform(&device, &answer).map_err(failed)?;
+        let can_be_taken_over = session::can_be_taken_over(&introduction);
+        rehearsal.perform(&device, &answer, can_be_taken_over).map_err(failed)?;
         failpoint::pass("takeover.session");
         let (passthrough, mut notes) = tuning::after_mounting(
             *offered.lock(),
@@ -159,9 +160,7 @@ impl Mount {
         );
         fs.set_passthrough(passthrough);
         ledger.note(&Record::Mounted { mount: ledger.mount, passthrough, reply: &answer });
-        if session::can_be_taken_over(&introduction) {
-            session::resend(device.as_fd()).map_err(failed)?;
-        } else {
+        if !can_be_taken_over {
             notes.push(
                 "the kernel cannot hand a mount to another process (Linux 6.9): a crash of weightfs would end it"
                     .to_owned(),

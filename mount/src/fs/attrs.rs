@@ -143,7 +143,14 @@ impl Fs {
         Ok(names)
     }
 
-    pub fn setxattr(&self, id: u64, name: &OsStr, value: &[u8], flags: u32) -> Result<(), FsError> {
+    pub fn setxattr(
+        &self,
+        id: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: u32,
+        caller: &Caller,
+    ) -> Result<(), FsError> {
         if is_ours(name) {
             return Err(Errno::PERM.into());
         }
@@ -151,17 +158,26 @@ impl Fs {
         let (located, _) = self.locate(&node)?;
         let path = xattr_path(&node, located.as_fd())?;
         let flags = XattrFlags::from_bits_retain(flags);
-        self.keeping(located.as_fd(), None, || Ok(rustix::fs::setxattr(&path, name, value, flags)?))
+        let set = self.keeping(located.as_fd(), None, || Ok(rustix::fs::setxattr(&path, name, value, flags)?));
+        match set {
+            // An earlier worker has made it.
+            Err(FsError::Source(Errno::EXIST)) if caller.resent && self.getxattr(id, name)? == value => Ok(()),
+            set => set,
+        }
     }
 
-    pub fn removexattr(&self, id: u64, name: &OsStr) -> Result<(), FsError> {
+    pub fn removexattr(&self, id: u64, name: &OsStr, caller: &Caller) -> Result<(), FsError> {
         if is_ours(name) {
             return Err(Errno::PERM.into());
         }
         let node = self.node(id)?;
         let (located, _) = self.locate(&node)?;
         let path = xattr_path(&node, located.as_fd())?;
-        self.keeping(located.as_fd(), None, || Ok(rustix::fs::removexattr(&path, name)?))
+        match self.keeping(located.as_fd(), None, || Ok(rustix::fs::removexattr(&path, name)?)) {
+            // An earlier worker has removed it.
+            Err(FsError::Source(Errno::NODATA)) if caller.resent => Ok(()),
+            removed => removed,
+        }
     }
 }
 

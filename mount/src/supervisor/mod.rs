@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weightfs::failpoint;
 
 use crate::device::DeviceError;
 use crate::link::{Order, Report};
@@ -154,6 +155,9 @@ impl Supervisor {
             if !self.holdings.can_be_taken_over() {
                 return Err(SupervisorError::NoTakeover(how));
             }
+            if failpoint::in_use() {
+                continue;
+            }
             match self.strikes.after(lived) {
                 Some(pause) => std::thread::sleep(pause),
                 None => return Err(SupervisorError::GaveUp(how)),
@@ -180,7 +184,8 @@ impl Supervisor {
                     }
                     Some((Report::Failed(words), _)) => refusal = Some(words),
                     Some((Report::Upgrade { program }, _)) => {
-                        if self.upgrade(worker, &program) {
+                        let accepted = self.upgrade(worker, &program);
+                        if accepted {
                             (asked, deadline) = (Asked::Yield, Some(Instant::now() + YIELDING));
                         }
                     }

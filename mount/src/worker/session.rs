@@ -118,8 +118,9 @@ pub struct Rehearsal {
 }
 
 impl Rehearsal {
-    /// To be called once the session runs.
-    pub fn perform(self, device: &OwnedFd, answer: &[u8]) -> io::Result<()> {
+    /// To be called once the session runs. `resends`: requests that a dead worker has read come again. That must happen
+    /// while nobody reads: what was just read would come again as well, and be carried out twice.
+    pub fn perform(self, device: &OwnedFd, answer: &[u8], resends: bool) -> io::Result<()> {
         let mut size = LARGEST_REHEARSAL;
         // A user may not queue as much in a socket as root.
         if setsockopt(&self.socket, sockopt::SndBufForce, &(2 * size)).is_err() {
@@ -138,13 +139,11 @@ impl Rehearsal {
         let [come, go] = &self.stage.barriers;
         come.wait();
         weightfs::sys::replace_descriptor(self.session, device.as_fd())?;
-        let answered = rustix::io::writev(device, &[IoSlice::new(answer)]);
+        // An earlier worker may have answered.
+        let answered =
+            tell(device.as_fd(), answer).and_then(|()| if resends { resend(device.as_fd()) } else { Ok(()) });
         go.wait();
-        match answered {
-            // An earlier worker has answered; or the mount has ended, which the session notices by itself.
-            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV | rustix::io::Errno::PERM) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        answered
     }
 }
 
@@ -162,13 +161,18 @@ fn rehearsed_request(size: usize) -> Vec<u8> {
     request
 }
 
-/// Requests that a dead worker has read come again.
-pub fn resend(device: BorrowedFd<'_>) -> io::Result<()> {
+fn resend(device: BorrowedFd<'_>) -> io::Result<()> {
     let mut message = [0; 16];
     message[..4].copy_from_slice(&16u32.to_ne_bytes());
     message[4..8].copy_from_slice(&RESEND.to_ne_bytes());
-    match rustix::io::writev(device, &[IoSlice::new(&message)]) {
-        Ok(_) | Err(rustix::io::Errno::NODEV | rustix::io::Errno::PERM | rustix::io::Errno::NOTCONN) => Ok(()),
+    tell(device, &message)
+}
+
+/// Where the mount has ended nobody listens, which the session notices by itself.
+fn tell(device: BorrowedFd<'_>, message: &[u8]) -> io::Result<()> {
+    use rustix::io::Errno;
+    match rustix::io::writev(device, &[IoSlice::new(message)]) {
+        Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::PERM | Errno::NOTCONN) => Ok(()),
         Err(error) => Err(error.into()),
     }
 }

@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -173,7 +173,7 @@ fn write(mounted: &Path, _: &Report, random: &mut Random) -> Result<(), String> 
     said("mkdir", fs::create_dir(at("folder")))?;
     said("symlink", std::os::unix::fs::symlink("current", at("folder/link")))?;
     let there = said("readdir", fs::read_dir(at("folder")))?.count();
-    if there != 1 || said("readlink", fs::read_link(at("folder/link")))? != PathBuf::from("current") {
+    if there != 1 || said("readlink", fs::read_link(at("folder/link")))? != Path::new("current") {
         return Err(format!("{there} entries where there is one"));
     }
     said("unlink the link", fs::remove_file(at("folder/link")))?;

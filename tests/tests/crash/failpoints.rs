@@ -8,11 +8,13 @@ use weightfs_tests::Mount;
 use weightfs_tests::requirements::skip;
 use weightfs_tests::system::{let_files_settle, temporary_folder};
 
-use crate::clients::{Report, make_models, with_clients};
+use crate::clients::{MODELS, Report, make_models, with_clients};
 use crate::{answers, can_take_over, kill_worker, times, worker};
 
 /// A worker that does not come by its place is killed by hand after this.
 const LONGEST: Duration = Duration::from_millis(1500);
+
+const EVICT_EVERY: Duration = Duration::from_millis(150);
 
 #[test]
 fn every_step_can_be_the_last() {
@@ -31,9 +33,16 @@ fn every_step_can_be_the_last() {
     let mut seen = 0;
     with_clients(mount.path(), &report, || {
         let mut before = worker(&mount);
-        let mut changed = Instant::now();
+        let (mut changed, mut evicted) = (Instant::now(), Instant::now());
+        let mut models = (0..MODELS.len()).cycle().map(|seed| mount.join(&format!("model-{seed}.safetensors")));
         while seen < deaths && report.faults().is_empty() {
             std::thread::sleep(Duration::from_millis(2));
+            if evicted.elapsed() > EVICT_EVERY {
+                // So that there is something to evict and to fill. The worker may die of it, and clients may hold it.
+                let model = models.next().expect("there are always more");
+                let _ = mount.run(&["evict", model.to_str().expect("UTF-8")]);
+                evicted = Instant::now();
+            }
             let now = worker(&mount);
             if now.is_some() && now != before {
                 (before, changed) = (now, Instant::now());

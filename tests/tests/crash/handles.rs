@@ -34,7 +34,8 @@ fn open_files_go_on() {
     let maps =
         [MapKind::Private, MapKind::Shared].map(|kind| Map::new(&open("resident"), size as usize, kind).expect("map"));
     let mut small = open("small");
-    let mut written = OpenOptions::new().read(true).write(true).create(true).open(mount.join("written")).expect("open");
+    let mut written =
+        OpenOptions::new().read(true).write(true).create_new(true).open(mount.join("written")).expect("open");
     written.write_all(b"before ").expect("write");
     fs::remove_file(mount.join("unlinked")).expect("unlink");
     fs::remove_file(source.path().join("small")).expect("unlink behind the mount");

@@ -1,5 +1,5 @@
 //! Workers that are killed, replaced and upgraded under load: no client sees an error or a wrong byte, and nothing that
-//! was in RAM is read again.
+//! was in RAM is read again. WEIGHTFS_KILLS, WEIGHTFS_UPGRADES and WEIGHTFS_DEATHS make the runs longer.
 
 mod clients;
 mod ends;
