@@ -34,7 +34,7 @@ fn a_resident_file_is_mapped_without_root() {
     else {
         return skip("setpriv, unshare (package util-linux) or fusermount3 (package fuse3) is not installed");
     };
-    if nix::unistd::User::from_uid(NOBODY.into()).is_ok_and(|user| user.is_none()) {
+    if nix::unistd::User::from_uid(nix::unistd::Uid::from_raw(NOBODY)).is_ok_and(|user| user.is_none()) {
         return skip("there is no user with the number 65534, mostly called nobody");
     }
     let (source, private, place) = (temporary_folder("source"), temporary_folder("run"), temporary_folder("mnt"));
