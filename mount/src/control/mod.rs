@@ -24,8 +24,8 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use weightfs::control::{
-    ControlError, EventKind, FillStatus, History, IoStatus, Job, Mounts, PressureStatus,
-    RamStatus, Status, WorkerStatus,
+    ControlError, EventKind, FillStatus, History, IoStatus, Job, Mounts, PressureStatus, RamStatus, Status,
+    WorkerStatus,
 };
 use weightfs::fill::Class;
 use weightfs::pressure::BudgetReason;
