@@ -83,10 +83,13 @@ pub fn run(arguments: &PrefetchArgs) -> Result<(), Failure> {
     }
     match job.state {
         JobState::Running | JobState::Done => Ok(()),
-        JobState::Failed => Err(Failure::failed(job.detail.map_or("the prefetch failed".to_owned(), |why| plain(&why)))),
-        JobState::Cancelled => {
-            Err(Failure { exit: Exit::Interrupted, message: "the prefetch was stopped; what was read stays".to_owned() })
+        JobState::Failed => {
+            Err(Failure::failed(job.detail.map_or("the prefetch failed".to_owned(), |why| plain(&why))))
         }
+        JobState::Cancelled => Err(Failure {
+            exit: Exit::Interrupted,
+            message: "the prefetch was stopped; what was read stays".to_owned(),
+        }),
     }
 }
 
@@ -152,7 +155,15 @@ mod tests {
     use super::*;
 
     fn job(state: JobState, bytes_done: u64) -> Job {
-        Job { id: "1".into(), state, files: 2, bytes_done, bytes_total: 2 << 30, bytes_per_second: 1 << 30, detail: None }
+        Job {
+            id: "1".into(),
+            state,
+            files: 2,
+            bytes_done,
+            bytes_total: 2 << 30,
+            bytes_per_second: 1 << 30,
+            detail: None,
+        }
     }
 
     #[test]

@@ -40,7 +40,9 @@ fn driver(report: &DriverReport) -> Vec<Finding> {
         let what = format!("{}, {}, CUDA {version}", device.name, ByteSize(device.memory_bytes));
         let finding = match &device.reason {
             None => Finding::ok(GPU, format!("{what}; it reads pages of the arena by itself")),
-            Some(reason) => Finding::warn(GPU, format!("{what}; {reason}")).costs(costs).mend("update the NVIDIA driver"),
+            Some(reason) => {
+                Finding::warn(GPU, format!("{what}; {reason}")).costs(costs).mend("update the NVIDIA driver")
+            }
         };
         finding.on(format!("cuda:{number}"))
     };

@@ -93,7 +93,8 @@ impl Control {
         device: u32,
         into: Option<&DeviceMemory>,
     ) -> Result<Reading, ControlError> {
-        let failed = |error: rustix::io::Errno| ControlError::NoFile { path: path.to_owned(), reason: error.to_string() };
+        let failed =
+            |error: rustix::io::Errno| ControlError::NoFile { path: path.to_owned(), reason: error.to_string() };
         let generation = &wanted.opened.generation;
         let source = proc_path(generation.source.file().as_fd());
         let open = |flags| rustix::fs::open(&source, OFlags::RDONLY | OFlags::CLOEXEC | flags, Mode::empty());
