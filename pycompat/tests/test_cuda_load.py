@@ -133,7 +133,7 @@ def test_gds_that_is_impossible_says_why(tmp_path, monkeypatch, models) -> None:
     standin = StandIn(tmp_path, monkeypatch, "mode=compat")
     with served(models) as mount:
         path = mount.path / "large.safetensors"
-        with pytest.raises(cuda.GdsUnavailable, match="nvidia-fs.*gds=False"):
+        with pytest.raises(cuda.GdsUnavailable, match=r"nvidia-fs.*gds=False"):
             load(path, gds=True)
         with pytest.warns(UserWarning, match="nvidia-fs"):
             loaded, report = load(path, gds="auto")

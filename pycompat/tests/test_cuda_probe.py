@@ -36,7 +36,7 @@ def test_what_is_there_is_listed(tmp_path, monkeypatch):
     found = cuda.probe()
     assert (found.version, found.reason, len(found.devices)) == (12080, "", 2)
     assert found.devices[1] == cuda.Device("Stand-in 1", 1000000, registers=True, registers_read_only=False)
-    with pytest.raises(cuda.CudaUnavailable, match="no cuda:2.*cuda:1 Stand-in 1"):
+    with pytest.raises(cuda.CudaUnavailable, match=r"no cuda:2.*cuda:1 Stand-in 1"):
         cuda.upload(__file__, {}, "cuda:2")
 
 

@@ -14,6 +14,7 @@ import weightfs.cuda as cuda
 from weightfs.cuda import device, gds, layout, machine, registration, transfer
 
 MIB = 1 << 20
+NOISE = random.Random(1).randbytes(9 * MIB + 1234)
 #: Those of a direct upload and of the fallbacks, each with an error as the driver gives it.
 COPYING = [
     "cuStreamCreate", "cuMemHostRegister_v2", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize", "cuMemHostAlloc",
@@ -44,7 +45,7 @@ def standin(tmp_path, monkeypatch):
 @pytest.fixture
 def model(tmp_path):
     path = tmp_path / "model.bin"
-    path.write_bytes(random.Random(1).randbytes(9 * MIB + 1234))
+    path.write_bytes(NOISE)
     return path
 
 
@@ -215,7 +216,7 @@ def test_when_even_the_last_way_fails_it_is_an_error(standin, model):
 
 def test_full_memory_says_how_much_is_missing(standin, model):
     standin.script(f"vram={4 * MIB}")
-    with pytest.raises(cuda.CudaError, match=f"{4 * MIB} bytes free of the {model.stat().st_size}"):
+    with pytest.raises(cuda.CudaError, match=f"{4 * MIB} bytes free of the {model.stat().st_size} needed"):
         cuda.upload(model, {"all": (0, model.stat().st_size)})
     finish(standin)
 
@@ -300,7 +301,7 @@ def test_gds_asked_for_and_impossible_is_an_error_that_says_how_to_turn_it_off(s
     with pytest.raises(cuda.GdsUnavailable, match="gds=False"):
         cuda.upload(model, tensors_of(model), gds=True)
     refuse = lambda body: {"state": "failed", "detail": "there is no nvidia-fs", "bytes_done": 0}  # noqa: E731
-    with pytest.raises(cuda.GdsUnavailable, match="there is no nvidia-fs.*gds='auto'"):
+    with pytest.raises(cuda.GdsUnavailable, match=r"there is no nvidia-fs.*gds='auto'"):
         cuda.upload(model, tensors_of(model), gds=True, request=refuse)
     with pytest.warns(UserWarning, match="there is no nvidia-fs"):
         loaded = cuda.upload(model, tensors_of(model), gds="auto", request=refuse)

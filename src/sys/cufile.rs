@@ -302,6 +302,9 @@ fn outcome(done: i64) -> Result<usize, CuFileError> {
     }
 }
 
+/// A read of a batch that has ended: its index, and what it came to.
+pub type Ended = (usize, Result<usize, CuFileError>);
+
 /// Several reads at once.
 pub struct Batch {
     cufile: Rc<CuFile>,
@@ -360,7 +363,7 @@ impl Batch {
 
     /// Waits for at least one read, and gives the index of each that has ended with what it came to. Empty when none is
     /// in flight.
-    pub fn wait(&mut self) -> Result<Vec<(usize, Result<usize, CuFileError>)>, CuFileError> {
+    pub fn wait(&mut self) -> Result<Vec<Ended>, CuFileError> {
         if self.in_flight == 0 {
             return Ok(Vec::new());
         }

@@ -178,7 +178,7 @@ mod tests {
             "cufile": {"mode": "compatibility", "reason": "the module nvidia-fs is not loaded"},
         }));
         let shown = status(&Status { gpu: Some(gpu.unwrap()), ..example() }, Paint::PLAIN);
-        assert!(shown.contains("cuda:0 H200, 128 GiB; reads the RAM of weightfs by itself"), "{shown}");
+        assert!(shown.contains("cuda:0 H200, 128.0 GiB; reads the RAM of weightfs by itself"), "{shown}");
         assert!(shown.contains("compatibility mode, through RAM: the module nvidia-fs is not loaded"), "{shown}");
     }
 

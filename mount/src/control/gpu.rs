@@ -147,9 +147,9 @@ fn read_all(places: &Places, gds: &Gds, readings: &[Reading], course: &Elsewhere
 
 /// What is wanted, one after the other.
 fn packed(wanted: &Wanted) -> Vec<(u64, u64, u64)> {
-    let all = [0..wanted.opened.generation.size];
+    let all = 0..wanted.opened.generation.size;
     let mut end = 0;
-    let ranges = wanted.ranges.as_deref().unwrap_or(&all);
+    let ranges = wanted.ranges.as_deref().unwrap_or(std::slice::from_ref(&all));
     ranges
         .iter()
         .map(|range| {

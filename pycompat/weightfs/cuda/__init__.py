@@ -8,10 +8,10 @@ from __future__ import annotations
 from . import registration
 from .errors import CudaError, CudaUnavailable, GdsUnavailable
 from .files import load
+from .loading import Upload, upload
 from .machine import Device, Probe, probe
 from .tensors import DeviceTensor, tensors_of
 from .transfer import Report
-from .loading import Upload, upload
 
 __all__ = [
     "CudaError", "CudaUnavailable", "Device", "DeviceTensor", "GdsUnavailable", "Probe", "Report", "Upload", "load",

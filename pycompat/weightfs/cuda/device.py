@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from ctypes import byref, c_size_t, c_uint64, c_void_p
+from typing import Any
 
 from .driver import (
     EVENT_DISABLE_TIMING,
@@ -51,11 +52,13 @@ class Context:
             self.driver.call(function, *arguments)
 
     def free_bytes(self) -> int:
+        """What the device has left. The context must be current."""
         unused, total = c_size_t(), c_size_t()
         self.driver.call("cuMemGetInfo_v2", byref(unused), byref(total))
         return unused.value
 
     def close(self) -> None:
+        """Gives it back: this process's share of it."""
         with contextlib.suppress(CudaError):
             self.driver.call("cuDevicePrimaryCtxRelease_v2", self.index)
 
@@ -76,10 +79,12 @@ class Streams:
             raise
 
     def wait(self) -> None:
+        """Returns when all of them are done."""
         for handle in self.handles:
             self.context.driver.call("cuStreamSynchronize", handle)
 
     def close(self) -> None:
+        """Waits for what is in flight, and gives them back."""
         for handle in self.handles:
             self.context.quietly("cuStreamSynchronize", handle)
             self.context.quietly("cuStreamDestroy_v2", handle)
@@ -95,12 +100,15 @@ class Event:
         context.driver.call("cuEventCreate", byref(self._handle), EVENT_DISABLE_TIMING)
 
     def record(self, stream: c_void_p) -> None:
+        """Stands from now on for what the stream was given so far."""
         self.context.driver.call("cuEventRecord", self._handle, stream)
 
     def wait(self) -> None:
+        """Returns when the stream has come to it."""
         self.context.driver.call("cuEventSynchronize", self._handle)
 
     def close(self) -> None:
+        """Gives it back."""
         if self._handle:
             self.context.quietly("cuEventDestroy_v2", self._handle)
             self._handle = c_void_p()
@@ -113,9 +121,10 @@ class Pinned:
         self.context = context
         self.address = c_void_p()
         context.driver.call("cuMemHostAlloc", byref(self.address), size, HOST_ALLOC_PORTABLE)
-        self.view = memoryview((ctypes.c_char * size).from_address(self.address.value)).cast("B")
+        self.view = memoryview((ctypes.c_char * size).from_address(self.address.value or 0)).cast("B")
 
     def close(self) -> None:
+        """Frees it. No copy from it may be in flight."""
         if self.address:
             self.context.quietly("cuMemFreeHost", self.address)
             self.address = c_void_p()
@@ -139,17 +148,18 @@ class DeviceBuffer:
             if error.code != OUT_OF_MEMORY:
                 raise
             unused = context.free_bytes()
-            hint = f"cuda:{context.index} has {unused} bytes free of the {size} that are needed; free some, or load less"
+            hint = f"cuda:{context.index} has {unused} bytes free of the {size} needed; free some, or load less"
             raise CudaError(error.function, error.code, "CUDA_ERROR_OUT_OF_MEMORY", hint) from error
         self.pointer = pointer.value
         self._finalizer = weakref.finalize(self, _free, context, self.pointer, os.getpid())
 
     @property
     def device(self) -> str:
+        """Such as cuda:0."""
         return f"cuda:{self.context.index}"
 
     @property
-    def __cuda_array_interface__(self) -> dict:
+    def __cuda_array_interface__(self) -> dict[str, Any]:
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.pointer, False), "strides": None, "version": 3}
 
     def handle(self) -> IpcHandle:
@@ -196,6 +206,7 @@ def context_of(index: int) -> Context:
 
 
 def close_contexts() -> None:
+    """Gives all contexts back. What was made in them must be gone."""
     with _lock:
         for context in _contexts.values():
             context.close()

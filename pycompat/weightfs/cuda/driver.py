@@ -36,6 +36,7 @@ class IpcHandle(ctypes.Structure):
     _fields_ = [("reserved", c_char * 64)]
 
     def hex(self) -> str:
+        """As the daemon takes it."""
         return bytes(self).hex()
 
 

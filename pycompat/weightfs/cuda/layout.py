@@ -27,6 +27,8 @@ class Span:
 
 @dataclass(frozen=True)
 class Layout:
+    """The copies of a load, and where tensors are afterwards."""
+
     spans: tuple[Span, ...]
     places: dict[str, int]
     """Where each tensor begins in the device memory."""
@@ -59,7 +61,7 @@ def plan(tensors: Mapping[str, tuple[int, int]], file_size: int, alignments: Map
         at = -(-end // SPAN_ALIGNMENT) * SPAN_ALIGNMENT
         laid.append(Span(start, stop - start, at))
         end = at + stop - start
-    places = {name: 0 for name in tensors}
+    places = dict.fromkeys(tensors, 0)
     places.update({name: laid[index].at + distance for name, (index, distance) in inside.items()})
     return Layout(tuple(laid), places, end)
 

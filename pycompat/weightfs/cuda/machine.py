@@ -11,6 +11,7 @@ import threading
 from ctypes import byref, c_int, c_size_t
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from .driver import ATTRIBUTE_HOST_REGISTER, ATTRIBUTE_READ_ONLY_REGISTER, Driver
 from .errors import CudaUnavailable
@@ -24,6 +25,8 @@ _DEVICE_FILES = ("dev/nvidiactl", "dev/dxg")
 
 @dataclass(frozen=True)
 class Device:
+    """A GPU, as the driver describes it."""
+
     name: str
     memory_bytes: int
     registers: bool
@@ -58,7 +61,7 @@ def probe(again: bool = False, patience: float = PATIENCE) -> Probe:
         return _known
 
 
-def look() -> dict:
+def look() -> dict[str, Any]:
     """Starts the driver in this process and lists its devices."""
     driver = Driver()
     driver.call("cuInit", 0)
@@ -113,7 +116,7 @@ def _look(patience: float) -> Probe:
         return Probe(reason=f"what was found out about the NVIDIA driver is not understood: {error}")
 
 
-def _understood(answer: dict) -> Probe:
+def _understood(answer: dict[str, Any]) -> Probe:
     if "error" in answer:
         return Probe(reason=answer["error"])
     devices = tuple(Device(**device) for device in answer["devices"])

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from .device import Context
 from .driver import REGISTER_PORTABLE, REGISTER_READ_ONLY
 
-#: Bytes of one registration. A multiple of the 2 MiB pages of the arena; small enough that one which fails costs little.
+#: Bytes of one registration. A multiple of the arena's 2 MiB pages; small enough that one which fails costs little.
 PIECE = 64 << 20
 
 #: Device, inode, size, mtime and ctime: one content of one file.
@@ -31,6 +31,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 def generation_of(found: os.stat_result) -> Generation:
+    """Of a file, by what stat says of it."""
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
@@ -64,9 +65,11 @@ class Piece:
 
     @property
     def address(self) -> int:
-        return self.mapping.address + self.start
+        """Where it begins in memory."""
+        return int(self.mapping.address) + self.start
 
     def unregister(self) -> None:
+        """Gives its pages back. Nothing may read from them any more."""
         # The mapping goes with its last piece, after this.
         self.context.quietly("cuMemHostUnregister", ctypes.c_void_p(self.address))
 
@@ -89,6 +92,7 @@ class Registrations:
 
     @property
     def bytes(self) -> int:
+        """What is registered now."""
         return self._bytes
 
     def mapping(self, generation: Generation, fd: int) -> SharedMapping:

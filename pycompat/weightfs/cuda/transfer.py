@@ -38,6 +38,7 @@ class Report:
 
     @property
     def bytes(self) -> int:
+        """All that reached the device."""
         return self.direct_bytes + self.ring_bytes + self.pageable_bytes + self.gds_bytes
 
     @property
@@ -49,9 +50,11 @@ class Report:
 
     @property
     def gb_per_s(self) -> float:
+        """Of the whole load."""
         return self.bytes / self.seconds / 1e9 if self.seconds else 0.0
 
     def note(self, text: str) -> None:
+        """Adds a reason, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -246,7 +249,7 @@ def ring(context: Context, fd: int, spans: list[Span], target: DeviceBuffer, rep
     def work(worker: _Worker) -> None:
         try:
             worker.run(todo, stop)
-        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+        except BaseException as error:
             failures.append(error)
             stop.set()
 
