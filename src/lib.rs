@@ -7,9 +7,12 @@
 pub mod arena;
 pub mod control;
 pub mod extent;
+pub mod failpoint;
 pub mod fill;
 pub mod format;
+pub mod gpu;
 pub mod ids;
+pub mod journal;
 pub mod machine;
 pub mod pattern;
 pub mod predict;

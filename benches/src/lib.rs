@@ -5,6 +5,7 @@
 //! does meets both. [`report`] has what comes out.
 
 pub mod caches;
+pub mod cgroup;
 pub mod data;
 pub mod error;
 pub mod interrupt;

@@ -1,7 +1,7 @@
 //! Every environment variable that the program reads.
 
 /// The variables that set options of `weightfs mount`, and the option that each sets.
-pub const MOUNT_OPTIONS: [(&str, &str); 18] = [
+pub const MOUNT_OPTIONS: [(&str, &str); 19] = [
     ("WEIGHTFS_CONFIG", "config"),
     ("WEIGHTFS_ALSO", "also"),
     ("WEIGHTFS_RAM", "ram"),
@@ -16,6 +16,7 @@ pub const MOUNT_OPTIONS: [(&str, &str); 18] = [
     ("WEIGHTFS_OPEN_WAIT", "open-wait"),
     ("WEIGHTFS_LISTEN", "listen"),
     ("WEIGHTFS_CONTROL_GROUP", "control-group"),
+    ("WEIGHTFS_REPLACE", "replace"),
     ("WEIGHTFS_LOG", "log"),
     ("WEIGHTFS_LOG_FORMAT", "log-format"),
     ("WEIGHTFS_LOG_FILE", "log-file"),

@@ -8,6 +8,7 @@ mod exit;
 mod explain;
 mod find;
 mod flush;
+mod gds;
 mod generate;
 mod ls;
 mod machine;
@@ -21,6 +22,7 @@ mod steer;
 mod top;
 mod trace;
 mod unmount;
+mod upgrade;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,10 +35,12 @@ use events::EventsArgs;
 use exit::{EXIT_CODES_HELP, Exit, Failure};
 use explain::ExplainArgs;
 use flush::FlushArgs;
+use gds::GdsArgs;
 use generate::{CompletionsArgs, ManArgs};
 use ls::LsArgs;
 use mount::MountArgs;
 use mount::helper;
+use mount::serve::WorkerArgs;
 use prefetch::PrefetchArgs;
 use simulate::SimulateArgs;
 use status::StatusArgs;
@@ -44,6 +48,7 @@ use steer::{EvictArgs, PinArgs, UnpinArgs};
 use top::TopArgs;
 use trace::TraceArgs;
 use unmount::UnmountArgs;
+use upgrade::UpgradeArgs;
 
 /// Mounts a folder of model weights and keeps the weights that matter in pinned RAM.
 #[derive(Debug, Parser)]
@@ -86,6 +91,14 @@ enum Command {
     Trace(TraceArgs),
     /// Replay a trace under other policies and budgets
     Simulate(SimulateArgs),
+    /// Let another program serve the running mounts, without ending them
+    Upgrade(UpgradeArgs),
+    /// How a mount is served: the supervisor starts it
+    #[command(hide = true)]
+    Worker(WorkerArgs),
+    /// What calls the GPU's libraries, in a process of its own
+    #[command(hide = true)]
+    Gds(GdsArgs),
     /// Try what this machine and its folders of models have, and say what is missing, what it costs and what mends it
     Doctor(DoctorArgs),
     /// Print completions for a shell
@@ -115,6 +128,9 @@ fn main() -> ExitCode {
         Command::Explain(arguments) => explain::run(&arguments),
         Command::Trace(arguments) => trace::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Worker(arguments) => mount::serve::as_worker(&arguments),
+        Command::Gds(arguments) => gds::run(&arguments),
         Command::Doctor(arguments) => doctor::run(&arguments),
         Command::Completions(arguments) => generate::completions(&arguments, Arguments::command()),
         Command::Man(arguments) => generate::man(&arguments, Arguments::command()),

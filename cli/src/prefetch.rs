@@ -32,7 +32,10 @@ Examples:
                                                   with a progress bar; Ctrl-C stops the prefetch
   weightfs prefetch ~/ComfyUI/models/loras/'*.safetensors'
   weightfs prefetch sd15.safetensors --tensors 'cond_stage_model.*'
-                                                  only the text encoder of a checkpoint";
+                                                  only the text encoder of a checkpoint
+  weightfs prefetch --wait --to cuda:0 base.safetensors
+                                                  into the GPU's memory, past RAM; 'weightfs doctor' says whether
+                                                  this machine can";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{HELP}\n\n{EXIT_CODES_HELP}"))]
@@ -45,6 +48,11 @@ pub struct PrefetchArgs {
     #[arg(long, value_name = "GLOB")]
     tensors: Option<String>,
 
+    /// Read into the memory of a GPU instead, such as cuda:0, straight from storage where the machine can: the program
+    /// that loads it within ten minutes finds it there
+    #[arg(long, value_name = "DEVICE", value_parser = device)]
+    to: Option<String>,
+
     /// Show how far it is, and return when it is done
     #[arg(long)]
     wait: bool,
@@ -54,12 +62,16 @@ pub struct PrefetchArgs {
     json: bool,
 }
 
+fn device(name: &str) -> Result<String, String> {
+    weightfs::gpu::device_number(name).map(|_| name.to_owned())
+}
+
 pub fn run(arguments: &PrefetchArgs) -> Result<(), Failure> {
     let (daemon, paths) = find::daemon_of_patterns(&arguments.paths)?;
     let tensors = arguments.tensors.as_ref().map(Pattern::new);
     // Before anything has begun, so that it can be stopped from the start.
     let interrupted = if arguments.wait { Some(on_interrupt()?) } else { None };
-    let asked = PrefetchRequest { paths, tensors, component: None };
+    let asked = PrefetchRequest { paths, tensors, to: arguments.to.clone(), ..PrefetchRequest::default() };
     let mut job = daemon.prefetch(&asked).map_err(|error| find::failure(&error))?;
     if let Some(interrupted) = interrupted {
         job = follow(&daemon, job, &interrupted, !arguments.json)?;
@@ -67,7 +79,7 @@ pub fn run(arguments: &PrefetchArgs) -> Result<(), Failure> {
     if arguments.json {
         output::print(&json::pretty(&job)?)?;
     } else if !matches!(job.state, JobState::Failed) {
-        output::print(&format!("{}\n", words(&job)))?;
+        output::print(&format!("{}\n", words(&job, arguments.to.as_deref())))?;
     }
     match job.state {
         JobState::Running | JobState::Done => Ok(()),
@@ -117,8 +129,9 @@ fn on_interrupt() -> Result<Arc<AtomicBool>, Failure> {
     Ok(flag)
 }
 
-fn words(job: &Job) -> String {
-    let mut text = format!("{} resident, {}", ByteSize(job.bytes_done), files(job.files));
+fn words(job: &Job, device: Option<&str>) -> String {
+    let place = device.map_or("resident".to_owned(), |device| format!("on {device}"));
+    let mut text = format!("{} {place}, {}", ByteSize(job.bytes_done), files(job.files));
     let left = job.bytes_total.saturating_sub(job.bytes_done);
     if left > 0 {
         let what = match job.state {
@@ -155,12 +168,12 @@ mod tests {
 
     #[test]
     fn what_is_left_is_said_for_what_it_is() {
-        assert_eq!(words(&job(JobState::Done, 2 << 30)), "2.0 GiB resident, 2 files, at 1.0 GiB/s");
-        assert_eq!(words(&job(JobState::Running, 1 << 30)), "1.0 GiB resident, 2 files, 1.0 GiB to come");
-        assert_eq!(words(&job(JobState::Cancelled, 1 << 30)), "1.0 GiB resident, 2 files, 1.0 GiB were not read");
+        assert_eq!(words(&job(JobState::Done, 2 << 30), None), "2.0 GiB resident, 2 files, at 1.0 GiB/s");
+        assert_eq!(words(&job(JobState::Running, 1 << 30), None), "1.0 GiB resident, 2 files, 1.0 GiB to come");
+        assert_eq!(words(&job(JobState::Cancelled, 1 << 30), None), "1.0 GiB resident, 2 files, 1.0 GiB were not read");
         let short = Job { bytes_per_second: 0, detail: Some("a.gguf is gone".into()), ..job(JobState::Done, 1 << 30) };
         let expected =
             "1.0 GiB resident, 2 files, 1.0 GiB do not fit or are worth less than what is there (a.gguf is gone)";
-        assert_eq!(words(&short), expected);
+        assert_eq!(words(&short, None), expected);
     }
 }

@@ -145,6 +145,11 @@ fn line(event: &Event, opens: &mut HashMap<u32, FileId>) -> String {
         What::Evicted { file, extents, reason } => {
             format!("{file} loses extents {extents:?} ({}): {reason}", size(extents.start, extents.end))
         }
+        What::Resident { file, extents } => {
+            format!("{file} has extents {extents:?} ({}) in RAM", size(extents.start, extents.end))
+        }
+        What::InVram { file, held: true } => format!("{file} is in the memory of a GPU"),
+        What::InVram { file, held: false } => format!("{file} has left the memory of the GPU"),
         What::Budget { bytes } => format!("the policy may keep {}", ByteSize(*bytes)),
     };
     format!("{:>10.3} s  {what}", event.at_ms as f64 / 1000.0)

@@ -2,9 +2,14 @@
 
 use std::time::Duration;
 
-use fuser::{Errno, Generation, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyXattr};
+use fuser::{
+    Errno, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyOpen, ReplyXattr,
+};
 
+use crate::backing::Backings;
 use crate::error::FsError;
+use crate::fs::{DirectoryEntry, Fs, OpenMode, OpenReply};
 use crate::translate::attr;
 
 /// The source's own generation numbers are not needed: a node number is not given to another file while the kernel
@@ -46,5 +51,63 @@ pub fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, FsError
         Ok(value) if value.len() > size as usize => reply.error(Errno::ERANGE),
         Ok(value) => reply.data(&value),
         Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// `unique` is the number of the request that `reply` answers. `direct_maps`: files that are answered by the daemon alone can be mapped shared.
+pub fn reply_open(
+    reply: ReplyOpen,
+    unique: u64,
+    result: Result<OpenReply, FsError>,
+    fs: &Fs,
+    backings: &Backings,
+    direct_maps: bool,
+) {
+    match result {
+        Ok(OpenReply { handle, mode: OpenMode::Passthrough { resident, generation } }) => {
+            let arena = generation.arena().expect("a held generation has an arena file");
+            match backings.of(resident, handle, arena.as_file()) {
+                Ok(backing) => {
+                    backings.answer(unique, handle, backing);
+                    // It was answered. Dropped, it would be answered again, with an error.
+                    std::mem::forget(reply);
+                }
+                Err(error) => {
+                    // The bytes are in RAM all the same: the daemon hands them out.
+                    tracing::warn!(%error, "passthrough does not work here; files are streamed instead");
+                    fs.set_passthrough(false);
+                    reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+                }
+            }
+        }
+        Ok(OpenReply { handle, mode: OpenMode::Direct }) if direct_maps => {
+            reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+        }
+        Ok(OpenReply { handle, .. }) => reply.opened(FileHandle(handle), FopenFlags::empty()),
+        Err(error) => reply.error(errno(&error)),
+    }
+}
+
+/// Adds what follows the first `offset` of the `entries` of an open directory, each looked up, as far as it fits.
+pub fn add_full_entries(reply: &mut ReplyDirectoryPlus, fs: &Fs, handle: u64, offset: u64, entries: &[DirectoryEntry]) {
+    for (next, entry) in (offset + 1..).zip(entries.iter().skip(offset as usize)) {
+        let full = match fs.entry_in(handle, entry) {
+            Ok(Some(found)) => {
+                let ttl = found.ttl.attr.min(found.ttl.entry);
+                let full = reply.add(INodeNo(found.node), next, &entry.name, &ttl, &attr(&found.attr), GENERATION);
+                if full && !entry.is_dots() {
+                    fs.forget(found.node, 1);
+                }
+                full
+            }
+            Ok(None) => false,
+            Err(error) => {
+                tracing::debug!(%error, name = ?entry.name, "an entry cannot be looked up");
+                false
+            }
+        };
+        if full {
+            return;
+        }
     }
 }

@@ -9,8 +9,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use weightfs::failpoint;
+use weightfs::journal::Record;
 
 use crate::attr::SourceKey;
+use crate::ledger::Ledger;
 
 /// How long a bounced thread may take to come back. Much longer than it ever does, unless it never comes back: then its
 /// next open of anything is taken for the second try of this one, which costs that open at most some speed.
@@ -37,16 +40,30 @@ impl Pending {
 }
 
 /// The threads that were bounced and have not come back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Bounced {
+    ledger: Ledger,
     by_thread: Mutex<HashMap<u32, Pending>>,
     /// How many there are, so that nobody takes the lock when there are none.
     count: AtomicUsize,
 }
 
 impl Bounced {
+    pub fn new(ledger: Ledger) -> Self {
+        Self { ledger, by_thread: Mutex::default(), count: AtomicUsize::new(0) }
+    }
+
+    /// An earlier worker has bounced this thread, a moment ago as far as is known.
+    pub fn restore(&self, thread: u32, file: SourceKey, writes: bool) {
+        let purpose = if writes { Purpose::Write } else { Purpose::Read };
+        self.change(|by_thread| _ = by_thread.insert(thread, Pending { purpose, file, at: Instant::now() }));
+    }
+
     /// `thread` is answered with ESTALE.
     pub fn bounce(&self, thread: u32, file: SourceKey, purpose: Purpose) {
+        let (mount, key) = (self.ledger.mount, (file.device, file.inode));
+        self.ledger.note(&Record::Bounced { mount, thread, key, writes: purpose == Purpose::Write });
+        failpoint::pass("bounce.noted");
         self.change(|by_thread| {
             by_thread.retain(|_, pending| pending.lasts());
             by_thread.insert(thread, Pending { purpose, file, at: Instant::now() });
@@ -75,9 +92,11 @@ impl Bounced {
     /// `thread` has its answer.
     pub fn landed(&self, thread: u32) {
         if self.count.load(Ordering::Acquire) > 0 {
-            self.change(|by_thread| {
-                by_thread.remove(&thread);
-            });
+            let mut was_known = false;
+            self.change(|by_thread| was_known = by_thread.remove(&thread).is_some());
+            if was_known {
+                self.ledger.note(&Record::Landed { mount: self.ledger.mount, thread });
+            }
         }
     }
 
@@ -94,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_bounced_thread_is_known_until_it_lands() {
-        let bounced = Bounced::default();
+        let bounced = Bounced::new(Ledger::of_nobody());
         let [file, other] = [1, 2].map(|inode| SourceKey { device: 0, inode });
         assert_eq!(bounced.of(7), None);
         bounced.bounce(7, file, Purpose::Write);

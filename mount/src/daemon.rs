@@ -1,60 +1,62 @@
-//! Runs the mounts of one daemon: everything is built here, in the order in which it depends on each other, and taken
+//! Serves the mounts of one daemon: everything is built here, in the order in which it depends on each other, and taken
 //! down in the opposite one.
 
+use std::collections::HashMap;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 use parking_lot::Mutex;
+use weightfs::arena::Arena;
+use weightfs::failpoint;
 use weightfs::fill::EngineChoice;
+use weightfs::journal::{Journal, JournalError, Legacy, Parked, State};
 use weightfs::store::{Store, StoreConfig, StoreError};
 
 use crate::api::{ControlServer, StartError};
 use crate::control::{Control, Parts};
 use crate::detached::Detached;
-use crate::device::DeviceError;
 use crate::invalidate::Cause;
-use crate::mounted::{Ended, Mount, Shared};
-use crate::runtime_dir::{self, RuntimeDirError};
-use crate::settings::{IoChoice, MountSpec, Settings};
+use crate::ledger::Ledger;
+use crate::link::{Link, Report, Setup};
+use crate::mounted::{Ended, Mount, Shared, Taken};
+use crate::settings::{IoChoice, Settings};
 use crate::source::SourceRoot;
 use crate::tuning;
+use crate::worker::{Handover, Upgrades, YIELDED, kept_generations};
+
+/// How long a worker that is replaced may take to finish what it has in hand.
+const LEAVING: Duration = Duration::from_secs(2);
 
 /// How long programs that have files open may take to close them when the daemon is told to end.
 const GRACE: Duration = Duration::from_secs(10);
 
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
+    #[error("the supervisor cannot be understood: {0}")]
+    Link(io::Error),
     #[error("cannot open {}: {error}", .path.display())]
     Source { path: PathBuf, error: io::Error },
     #[error(transparent)]
-    Device(#[from] DeviceError),
+    Journal(#[from] JournalError),
     #[error("the kernel does not agree on {}: {error}", .mountpoint.display())]
     Session { mountpoint: PathBuf, error: io::Error },
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error(transparent)]
-    Socket(#[from] RuntimeDirError),
     #[error(transparent)]
     Control(#[from] StartError),
     #[error("cannot start a thread: {0}; raise the limit on processes (ulimit -u)")]
     Thread(io::Error),
 }
 
-/// What runs once every mount answers.
-#[derive(Debug)]
-pub struct Started {
-    /// What is missing on this machine and what it costs, a sentence each.
-    pub notes: Vec<String>,
-}
-
-/// Mounts, calls `ready` once every mount answers, and serves until the last mount is gone.
-pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), DaemonError> {
+/// Serves what was handed over until the last mount is gone.
+pub fn run(handover: Handover) -> Result<(), DaemonError> {
     // Before there is any thread that could get them.
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
@@ -63,46 +65,65 @@ pub fn run(settings: Settings, ready: impl FnOnce(&Started)) -> Result<(), Daemo
     // Modes of new files are the caller's business: the kernel has applied the caller's mask.
     rustix::process::umask(rustix::fs::Mode::empty());
     tuning::raise_descriptor_limit();
-    let mut notes: Vec<String> = tuning::before_mounting().into_iter().collect();
-    // Opened before anything is mounted over them.
-    let roots = settings.mounts.iter().map(open_root).collect::<Result<Vec<_>, _>>()?;
-    let store = Store::start(StoreConfig {
-        budget: settings.ram,
-        reserve: Some(settings.reserve),
-        high_watermark: settings.high_watermark,
-        low_watermark: settings.low_watermark,
-        engine: engine_choice(settings.io),
-        history: Some(settings.state_dir.join("history.json")),
-    })?;
+    let Handover { setup, devices, sources, arena, listener, journal, mut parked, link } = handover;
+    let Setup { settings, pages, introductions, restarts, mut notes } = setup;
+    let ended = Arc::new(Ended::default());
+    let upgrades = Upgrades::start(Arc::clone(&link), Arc::clone(&ended)).map_err(DaemonError::Link)?;
+    let (journal, state) = Journal::open(journal)?;
+    failpoint::pass("takeover.journal");
+    let State { mounts: mut states, generations } = state;
+    let legacy = Legacy::new(journal, Arc::<Link>::clone(&link), restarts);
+    let kept = kept_generations(generations, &mut parked, &legacy);
+    let store = Store::start_in(
+        StoreConfig {
+            budget: settings.ram,
+            reserve: Some(settings.reserve),
+            high_watermark: settings.high_watermark,
+            low_watermark: settings.low_watermark,
+            engine: engine_choice(settings.io),
+            history: Some(settings.state_dir.join("history.json")),
+        },
+        Arena::within(arena, pages),
+        Arc::clone(&legacy),
+        kept,
+    )?;
     notes.extend(tuning::of_store(&store));
-    let listener = runtime_dir::listen(&settings.control_socket)?;
-
-    let served = mount_all(&settings, roots, &store, listener, notes, signals, ready);
-    // It is ours, and nobody answers there any more.
-    let _ = std::fs::remove_file(&settings.control_socket);
-    served
+    let mut handles: HashMap<u8, HashMap<u64, OwnedFd>> = HashMap::new();
+    for (what, descriptor) in parked {
+        if let Parked::Handle { mount, handle } = what {
+            handles.entry(mount).or_default().insert(handle, descriptor);
+        }
+    }
+    let mut taken = Vec::new();
+    let parts = devices.into_iter().zip(sources).zip(introductions).zip(&settings.mounts);
+    for (mount, (((device, source), introduction), spec)) in (0..).zip(parts) {
+        let failed = |error: rustix::io::Errno| DaemonError::Source { path: spec.source.clone(), error: error.into() };
+        taken.push(Taken {
+            device,
+            root: Arc::new(SourceRoot::of(source).map_err(failed)?),
+            introduction,
+            state: states.remove(&mount).unwrap_or_default(),
+            handles: handles.remove(&mount).unwrap_or_default(),
+            ledger: Ledger { legacy: Arc::clone(&legacy), mount },
+        });
+    }
+    serve_all(&settings, taken, &store, listener, (notes, restarts), signals, (link, ended, upgrades))
 }
 
-/// Mounts and serves; whatever comes of it, nothing is mounted afterwards.
-fn mount_all(
+/// Serves the mounts; unless another worker is to go on with them, nothing is mounted afterwards.
+fn serve_all(
     settings: &Settings,
-    roots: Vec<Arc<SourceRoot>>,
+    taken: Vec<Taken>,
     store: &Arc<Store>,
     listener: UnixListener,
-    mut notes: Vec<String>,
+    (mut notes, restarts): (Vec<String>, u64),
     signals: SigSet,
-    ready: impl FnOnce(&Started),
+    (link, ended, upgrades): (Arc<Link>, Arc<Ended>, Upgrades),
 ) -> Result<(), DaemonError> {
-    let ended = Arc::new(Ended::default());
+    let legacy = Arc::clone(&taken.first().expect("a daemon has a mount").ledger.legacy);
     let mut mounts = Vec::new();
-    for (spec, root) in settings.mounts.iter().zip(roots) {
-        match Mount::start(settings, spec, root, store, &ended) {
-            Ok(mount) => mounts.push(mount),
-            Err(error) => {
-                take_down(mounts, store);
-                return Err(error);
-            }
-        }
+    for (spec, taken) in settings.mounts.iter().zip(taken) {
+        mounts.push(Mount::start(settings, spec, taken, store, &ended)?);
     }
     notes.extend(mounts.iter().flat_map(|mount| mount.notes.clone()));
     for note in &notes {
@@ -116,16 +137,38 @@ fn mount_all(
         group: settings.control_group,
         open: settings.allow_other,
         listen: settings.listen,
-        restarts: 0,
-        upgrade: None,
+        legacy,
+        restarts,
+        upgrade: Some(Box::new(move |program| upgrades.ask(program))),
     });
-    let served = control.map_err(DaemonError::Thread).and_then(|control| {
-        let served = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, ready);
-        control.stop();
-        served
-    });
+    let control = control.map_err(DaemonError::Thread)?;
+    let yielded = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, &link)?;
+    if yielded {
+        leave(&mounts, store);
+    }
+    control.stop();
     take_down(mounts, store);
-    served
+    Ok(())
+}
+
+/// Ends this process and nothing else: what is in hand is finished, as far as that does not take long, and the rest is
+/// the next worker's.
+fn leave(mounts: &[Mount], store: &Arc<Store>) -> ! {
+    let (done, finished) = channel();
+    let (all, store) = (mounts.iter().map(Mount::shared).collect::<Vec<_>>(), Arc::clone(store));
+    let finishing = std::thread::Builder::new().name("leaving".to_owned()).spawn(move || {
+        all.iter().for_each(|mount| mount.fs.finish_writes());
+        store.finish_trace();
+        store.save();
+        // Nobody may be waiting any more.
+        let _ = done.send(());
+    });
+    if finishing.is_err() || finished.recv_timeout(LEAVING).is_err() {
+        tracing::warn!("something in hand takes long and is left to the next worker");
+    }
+    tracing::info!("another worker goes on");
+    // Nothing is dropped: what is noted stays noted.
+    std::process::exit(YIELDED.into())
 }
 
 /// Everything between the mounts' start and their end.
@@ -137,8 +180,8 @@ fn serve(
     notes: Vec<String>,
     ended: &Arc<Ended>,
     signals: SigSet,
-    ready: impl FnOnce(&Started),
-) -> Result<(), DaemonError> {
+    link: &Link,
+) -> Result<bool, DaemonError> {
     let senders: Vec<Sender<Cause>> = mounts.iter().map(|mount| mount.invalidator.sender()).collect();
     let senders = Mutex::new(senders);
     store.listen(Box::new(move |generation| {
@@ -156,9 +199,8 @@ fn serve(
         .name("signals".to_owned())
         .spawn(move || end_on_signal(signals, all, &end))
         .map_err(DaemonError::Thread)?;
-    ready(&Started { notes });
-    ended.wait_for(mounts.len());
-    Ok(())
+    link.send(&Report::Ready { notes }, &[]).map_err(DaemonError::Link)?;
+    Ok(ended.wait_for(mounts.len()))
 }
 
 /// Waits for SIGTERM or SIGINT, then ends every mount.
@@ -176,12 +218,6 @@ fn end_on_signal(signals: SigSet, mounts: Vec<Arc<Shared>>, ended: &Ended) {
         }
         ended.give_up_after(GRACE);
     }
-}
-
-fn open_root(spec: &MountSpec) -> Result<Arc<SourceRoot>, DaemonError> {
-    SourceRoot::open(&spec.source)
-        .map(Arc::new)
-        .map_err(|error| DaemonError::Source { path: spec.source.clone(), error: error.into() })
 }
 
 fn engine_choice(io: IoChoice) -> EngineChoice {

@@ -109,6 +109,14 @@ fn receive(socket: &OwnedFd) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
+/// Ends a mount that nobody serves any more: out of sight, and whoever waits for an answer gets an error.
+pub fn abandon(mountpoint: &Path) -> io::Result<()> {
+    let flags = UnmountFlags::FORCE | UnmountFlags::NOFOLLOW;
+    // Refused to users, and where files are open; what waits is let go all the same.
+    let _ = rustix::mount::unmount(mountpoint, flags);
+    unmount(mountpoint, true)
+}
+
 /// Ends a mount: lazily, once nobody uses it any more. Already gone is fine.
 pub fn unmount(mountpoint: &Path, lazy: bool) -> io::Result<()> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() } | UnmountFlags::NOFOLLOW;

@@ -1,6 +1,5 @@
 //! The adapter: FUSE requests to operations of [`Fs`], and their results back. It decides nothing.
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    AccessFlags, BackingId, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
+    AccessFlags, BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
+    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
     ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request,
     TimeOrNow, WriteFlags,
 };
@@ -18,9 +17,13 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use weightfs::predict::Access;
 
-use crate::answer::{GENERATION, errno, reply_attr, reply_empty, reply_entry, reply_xattr};
-use crate::fs::{Caller, Change, Fs, NewMode, OpenMode, OpenReply};
+use crate::answer::{
+    GENERATION, add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr,
+};
+use crate::backing::Backings;
+use crate::fs::{Caller, Change, Fs, NewMode, OpenMode};
 use crate::translate::{attr, kind, timespec};
+use crate::worker::session::{REHEARSED, RESENT, Stage};
 
 /// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
 const LARGEST_REQUEST: u32 = 4 << 20;
@@ -32,19 +35,17 @@ pub struct Offered {
     pub shared_maps_of_direct_files: bool,
 }
 
-/// The kernel's reference to the arena file behind each resident number, and how many handles use it.
-type Backing = HashMap<u64, (Arc<BackingId>, u32)>;
-
 pub struct Adapter {
     fs: Arc<Fs>,
     offered: Arc<Mutex<Offered>>,
-    backing: Arc<Mutex<Backing>>,
+    backings: Arc<Backings>,
+    pub stage: Arc<Stage>,
 }
 
 impl Adapter {
     /// `offered` is set once the kernel has introduced itself.
-    pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>) -> Self {
-        Self { fs, offered, backing: Arc::default() }
+    pub fn new(fs: Arc<Fs>, offered: Arc<Mutex<Offered>>, backings: Arc<Backings>) -> Self {
+        Self { fs, offered, backings, stage: Arc::default() }
     }
 }
 
@@ -59,7 +60,9 @@ pub fn ask_of_kernel(config: &mut KernelConfig) -> Offered {
 }
 
 fn caller(request: &Request) -> Caller {
-    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
+    let unique = request.unique().0;
+    let (unique, resent) = (unique & !RESENT, unique & RESENT != 0);
+    Caller { uid: request.uid(), gid: request.gid(), thread: request.pid(), unique, resent }
 }
 
 impl Filesystem for Adapter {
@@ -87,7 +90,8 @@ impl Filesystem for Adapter {
     }
 
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.lookup(parent.0, name, &caller(request)));
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.lookup(parent.0, &name, &caller)));
     }
 
     fn forget(&self, _: &Request, node: INodeNo, lookups: u64) {
@@ -95,7 +99,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        reply_attr(reply, self.fs.getattr(node.0));
+        self.fs.run(node.0, move |fs| reply_attr(reply, fs.getattr(node.0)));
     }
 
     fn setattr(
@@ -118,14 +122,15 @@ impl Filesystem for Adapter {
     ) {
         let (accessed, modified) = (accessed.map(timespec), modified.map(timespec));
         let change = Change { mode, owner, group, size, accessed, modified };
-        reply_attr(reply, self.fs.setattr(node.0, handle.map(|handle| handle.0), &change, &caller(request)));
+        let (handle, caller) = (handle.map(|handle| handle.0), caller(request));
+        self.fs.run(node.0, move |fs| reply_attr(reply, fs.setattr(node.0, handle, &change, &caller)));
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        match self.fs.readlink(node.0) {
+        self.fs.run(node.0, move |fs| match fs.readlink(node.0) {
             Ok(target) => reply.data(target.as_os_str().as_bytes()),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn mknod(
@@ -139,28 +144,33 @@ impl Filesystem for Adapter {
         reply: ReplyEntry,
     ) {
         let (mode, device) = (NewMode { mode, mask }, crate::translate::device(device));
-        reply_entry(reply, self.fs.mknod(parent.0, name, mode, device, &caller(request)));
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.mknod(parent.0, &name, mode, device, &caller)));
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, mask: u32, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.mkdir(parent.0, name, NewMode { mode, mask }, &caller(request)));
+        let (name, mode, caller) = (name.to_owned(), NewMode { mode, mask }, caller(request));
+        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.mkdir(parent.0, &name, mode, &caller)));
     }
 
-    fn unlink(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.unlink(parent.0, name));
+    fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.unlink(parent.0, &name, &caller)));
     }
 
-    fn rmdir(&self, _: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.rmdir(parent.0, name));
+    fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.rmdir(parent.0, &name, &caller)));
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.symlink(parent.0, name, target, &caller(request)));
+        let (name, target, caller) = (name.to_owned(), target.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.symlink(parent.0, &name, &target, &caller)));
     }
 
     fn rename(
         &self,
-        _: &Request,
+        request: &Request,
         parent: INodeNo,
         name: &OsStr,
         new_parent: INodeNo,
@@ -169,41 +179,26 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
-        reply_empty(reply, self.fs.rename(parent.0, name, new_parent.0, new_name, flags));
+        let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| {
+            reply_empty(reply, fs.rename(parent.0, &name, new_parent.0, &new_name, flags, &caller));
+        });
     }
 
-    fn link(&self, _: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        reply_entry(reply, self.fs.link(node.0, parent.0, name));
+    fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.link(node.0, parent.0, &name, &caller)));
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let (fs, backing) = (Arc::clone(&self.fs), Arc::clone(&self.backing));
+        let (backings, caller, unique) = (Arc::clone(&self.backings), caller(request), request.unique().0);
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
         let flags = OFlags::from_bits_retain(flags.0 as u32);
-        self.fs.open(node.0, flags, &caller(request), move |result| match result {
-            Ok(OpenReply { handle, mode: OpenMode::Passthrough { resident, generation } }) => {
-                let mut backing = backing.lock();
-                let known = backing.get(&resident).map(|(id, _)| Ok(Arc::clone(id)));
-                let arena = generation.arena().expect("a held generation has an arena file");
-                match known.unwrap_or_else(|| reply.open_backing(arena.as_file()).map(Arc::new)) {
-                    Ok(id) => {
-                        backing.entry(resident).or_insert_with(|| (Arc::clone(&id), 0)).1 += 1;
-                        drop(backing);
-                        reply.opened_passthrough(FileHandle(handle), FopenFlags::empty(), &id);
-                    }
-                    Err(error) => {
-                        // The bytes are in RAM all the same: the daemon hands them out.
-                        tracing::warn!(%error, "passthrough does not work here; files are streamed instead");
-                        fs.set_passthrough(false);
-                        reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
-                    }
-                }
-            }
-            Ok(OpenReply { handle, mode: OpenMode::Direct }) if direct_maps => {
-                reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
-            }
-            Ok(OpenReply { handle, .. }) => reply.opened(FileHandle(handle), FopenFlags::empty()),
-            Err(error) => reply.error(errno(&error)),
+        self.fs.run(node.0, move |fs| {
+            let answering = Arc::clone(fs);
+            fs.open(node.0, flags, &caller, move |result| {
+                reply_open(reply, unique, result, &answering, &backings, direct_maps);
+            });
         });
     }
 
@@ -219,20 +214,21 @@ impl Filesystem for Adapter {
     ) {
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
         let (mode, flags) = (NewMode { mode, mask }, OFlags::from_bits_retain(flags as u32));
-        match self.fs.create(parent.0, name, mode, flags, &caller(request)) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(parent.0, move |fs| match fs.create(parent.0, &name, mode, flags, &caller) {
             Ok((entry, opened)) => {
                 let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
                 let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
                 reply.created(&entry.ttl.attr, &attr(&entry.attr), GENERATION, FileHandle(opened.handle), flags);
             }
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn read(
         &self,
         _: &Request,
-        _: INodeNo,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         size: u32,
@@ -243,16 +239,18 @@ impl Filesystem for Adapter {
         let range = offset..offset.saturating_add(u64::from(size));
         // Reads by a system call come with the owner of locks, page faults and their readahead without.
         let access = if owner.is_some() { Access::Read } else { Access::Fault };
-        self.fs.read(handle.0, range, access, move |result: Result<&[u8], _>| match result {
-            Ok(bytes) => reply.data(bytes),
-            Err(error) => reply.error(Errno::from_i32(error.errno())),
+        self.fs.run(node.0, move |fs| {
+            fs.read(handle.0, range, access, move |result: Result<&[u8], _>| match result {
+                Ok(bytes) => reply.data(bytes),
+                Err(error) => reply.error(Errno::from_i32(error.errno())),
+            });
         });
     }
 
     fn write(
         &self,
-        _: &Request,
-        _: INodeNo,
+        request: &Request,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         data: &[u8],
@@ -261,9 +259,13 @@ impl Filesystem for Adapter {
         _: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        if handle.0 == REHEARSED {
+            reply.written(0);
+            return self.stage.enter();
+        }
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
-        self.fs.may_wait(move || match fs.write(handle.0, offset, &data, privileged) {
+        let (data, resent) = (data.to_vec(), caller(request).resent);
+        self.fs.run_aside(node.0, move |fs| match fs.write(handle.0, offset, &data, privileged, resent) {
             Ok(written) => reply.written(written),
             Err(error) => reply.error(errno(&error)),
         });
@@ -277,42 +279,40 @@ impl Filesystem for Adapter {
     fn release(
         &self,
         _: &Request,
-        _: INodeNo,
+        node: INodeNo,
         handle: FileHandle,
         _: OpenFlags,
         _: Option<LockOwner>,
         _: bool,
         reply: ReplyEmpty,
     ) {
-        if let Some(resident) = self.fs.release(handle.0) {
-            let mut backing = self.backing.lock();
-            if let Some((_, handles)) = backing.get_mut(&resident) {
-                *handles -= 1;
-                if *handles == 0 {
-                    backing.remove(&resident);
-                }
+        // Closing a file may wait too.
+        let backings = Arc::clone(&self.backings);
+        self.fs.run(node.0, move |fs| {
+            if let Some(resident) = fs.release(handle.0) {
+                backings.release(resident, handle.0);
             }
-        }
-        reply.ok();
+            reply.ok();
+        });
     }
 
-    fn fsync(&self, _: &Request, _: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
-        let fs = Arc::clone(&self.fs);
-        self.fs.may_wait(move || reply_empty(reply, fs.fsync(handle.0, data_only)));
+    fn fsync(&self, _: &Request, node: INodeNo, handle: FileHandle, data_only: bool, reply: ReplyEmpty) {
+        self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fsync(handle.0, data_only)));
     }
 
-    fn opendir(&self, _: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        match self.fs.opendir(node.0) {
+    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| match fs.opendir(node.0, &caller) {
             Ok((handle, keep)) => {
                 let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
                 reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });
             }
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
-    fn readdir(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
-        match self.fs.entries(handle.0, offset == 0) {
+    fn readdir(&self, _: &Request, node: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.fs.run(node.0, move |fs| match fs.entries(handle.0, offset == 0) {
             Ok(entries) => {
                 for (next, entry) in (offset + 1..).zip(entries.iter().skip(offset as usize)) {
                     if reply.add(INodeNo(entry.inode), next, kind(entry.kind), &entry.name) {
@@ -322,7 +322,7 @@ impl Filesystem for Adapter {
                 reply.ok();
             }
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn readdirplus(
@@ -333,51 +333,28 @@ impl Filesystem for Adapter {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let entries = match self.fs.entries(handle.0, offset == 0) {
-            Ok(entries) => entries,
-            Err(error) => return reply.error(errno(&error)),
-        };
-        for (next, entry) in (offset + 1..).zip(entries.iter().skip(offset as usize)) {
-            let full = match self.fs.entry_in(handle.0, entry) {
-                Ok(Some(found)) => {
-                    let full = reply.add(
-                        INodeNo(found.node),
-                        next,
-                        &entry.name,
-                        &found.ttl.attr.min(found.ttl.entry),
-                        &attr(&found.attr),
-                        GENERATION,
-                    );
-                    if full && !entry.is_dots() {
-                        self.fs.forget(found.node, 1);
-                    }
-                    full
-                }
-                Ok(None) => false,
-                Err(error) => {
-                    tracing::debug!(%error, directory = directory.0, "an entry cannot be looked up");
-                    false
-                }
-            };
-            if full {
-                break;
+        self.fs.run(directory.0, move |fs| match fs.entries(handle.0, offset == 0) {
+            Ok(entries) => {
+                add_full_entries(&mut reply, fs, handle.0, offset, &entries);
+                reply.ok();
             }
-        }
-        reply.ok();
+            Err(error) => reply.error(errno(&error)),
+        });
     }
 
-    fn releasedir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
-        self.fs.releasedir(handle.0);
-        reply.ok();
+    fn releasedir(&self, _: &Request, node: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.fs.run(node.0, move |fs| {
+            fs.releasedir(handle.0);
+            reply.ok();
+        });
     }
 
-    fn fsyncdir(&self, _: &Request, _: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
-        let fs = Arc::clone(&self.fs);
-        self.fs.may_wait(move || reply_empty(reply, fs.fsyncdir(handle.0)));
+    fn fsyncdir(&self, _: &Request, node: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fsyncdir(handle.0)));
     }
 
-    fn statfs(&self, _: &Request, _: INodeNo, reply: ReplyStatfs) {
-        match self.fs.statfs() {
+    fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
+        self.fs.run(node.0, move |fs| match fs.statfs() {
             Ok(s) => reply.statfs(
                 s.f_blocks,
                 s.f_bfree,
@@ -389,33 +366,36 @@ impl Filesystem for Adapter {
                 s.f_frsize as u32,
             ),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn setxattr(&self, _: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32, _: u32, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.setxattr(node.0, name, value, flags as u32));
+        let (name, value) = (name.to_owned(), value.to_vec());
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.setxattr(node.0, &name, &value, flags as u32)));
     }
 
     fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.fs.getxattr(node.0, name));
+        let name = name.to_owned();
+        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.getxattr(node.0, &name)));
     }
 
     fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        reply_xattr(reply, size, self.fs.listxattr(node.0));
+        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.listxattr(node.0)));
     }
 
     fn removexattr(&self, _: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.removexattr(node.0, name));
+        let name = name.to_owned();
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.removexattr(node.0, &name)));
     }
 
     fn access(&self, _: &Request, node: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        reply_empty(reply, self.fs.access(node.0));
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.access(node.0)));
     }
 
     fn fallocate(
         &self,
         _: &Request,
-        _: INodeNo,
+        node: INodeNo,
         handle: FileHandle,
         offset: u64,
         length: u64,
@@ -423,20 +403,19 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let range = offset..offset.saturating_add(length);
-        let fs = Arc::clone(&self.fs);
-        self.fs.may_wait(move || reply_empty(reply, fs.fallocate(handle.0, range, mode as u32)));
+        self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fallocate(handle.0, range, mode as u32)));
     }
 
-    fn lseek(&self, _: &Request, _: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
+    fn lseek(&self, _: &Request, node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
         let hole = whence == nix::libc::SEEK_HOLE;
         if !hole && whence != nix::libc::SEEK_DATA {
             return reply.error(Errno::EINVAL);
         }
-        match self.fs.seek(handle.0, offset, hole) {
+        self.fs.run(node.0, move |fs| match fs.seek(handle.0, offset, hole) {
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(errno(&error)),
-        }
+        });
     }
 
     fn copy_file_range(
@@ -445,15 +424,14 @@ impl Filesystem for Adapter {
         _: INodeNo,
         from: FileHandle,
         from_offset: u64,
-        _: INodeNo,
+        node: INodeNo,
         to: FileHandle,
         to_offset: u64,
         length: u64,
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let fs = Arc::clone(&self.fs);
-        self.fs.may_wait(move || match fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
+        self.fs.run_aside(node.0, move |fs| match fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
             Ok(copied) => reply.written(copied as u32),
             Err(error) => reply.error(errno(&error)),
         });

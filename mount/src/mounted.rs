@@ -1,31 +1,33 @@
 //! One mount while it runs: its device, its session, and the threads that go with it.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use fuser::{Session, SessionACL};
+use fuser::Session;
 use parking_lot::Mutex;
 use weightfs::control::MountStatus;
+use weightfs::failpoint;
+use weightfs::journal::{MountState, Record};
 use weightfs::store::Store;
 
+use crate::backing::Backings;
 use crate::daemon::DaemonError;
 use crate::detached::Candidate;
-use crate::device::{self, MountFlagsWanted};
+use crate::device;
 use crate::follow::Follow;
 use crate::fs::{Fs, FsOptions};
 use crate::fuse::{Adapter, Offered};
 use crate::invalidate::{Cause, Invalidator};
+use crate::ledger::Ledger;
 use crate::settings::{MountSpec, Settings};
 use crate::source::SourceRoot;
 use crate::tuning;
-use crate::watch::Watcher;
-
-/// Threads that take requests from one mount. None of them waits for storage on a read.
-const REQUEST_THREADS: usize = 8;
+use crate::watch::{Change, Watcher};
+use crate::worker::session;
 
 /// How long a session that was unmounted may take to notice, in steps of ten milliseconds.
 const NOTICE: u32 = 20;
@@ -33,35 +35,60 @@ const NOTICE: u32 = 20;
 /// How many sessions have ended, and until when the rest is waited for.
 #[derive(Default)]
 pub struct Ended {
-    state: Mutex<(usize, Option<Instant>)>,
+    state: Mutex<Progress>,
     changed: parking_lot::Condvar,
+}
+
+#[derive(Default)]
+struct Progress {
+    ended: usize,
+    deadline: Option<Instant>,
+    yielding: bool,
 }
 
 impl Ended {
     pub fn add(&self) {
-        self.state.lock().0 += 1;
+        self.state.lock().ended += 1;
         self.changed.notify_all();
     }
 
     pub fn give_up_after(&self, time: Duration) {
-        self.state.lock().1.get_or_insert(Instant::now() + time);
+        self.state.lock().deadline.get_or_insert(Instant::now() + time);
         self.changed.notify_all();
     }
 
-    pub fn wait_for(&self, mounts: usize) {
+    /// Another worker takes over.
+    pub fn yield_mounts(&self) {
+        self.state.lock().yielding = true;
+        self.changed.notify_all();
+    }
+
+    /// Waits until `mounts` have ended, or until they are to be left to another worker: then true.
+    pub fn wait_for(&self, mounts: usize) -> bool {
         let mut state = self.state.lock();
-        while state.0 < mounts {
-            let deadline = state.1;
-            match deadline {
+        while state.ended < mounts && !state.yielding {
+            match state.deadline {
                 None => self.changed.wait(&mut state),
                 Some(deadline) => {
                     if self.changed.wait_until(&mut state, deadline).timed_out() {
-                        return;
+                        return false;
                     }
                 }
             }
         }
+        state.yielding && state.ended < mounts
     }
+}
+
+/// What a mount is made of: what the supervisor holds of it, and what an earlier worker has left.
+pub struct Taken {
+    pub device: OwnedFd,
+    pub root: Arc<SourceRoot>,
+    pub introduction: Vec<u8>,
+    pub state: MountState,
+    /// Descriptors of open files, by handle.
+    pub handles: HashMap<u64, OwnedFd>,
+    pub ledger: Ledger,
 }
 
 /// One mount, while it runs.
@@ -88,10 +115,11 @@ impl Mount {
     pub fn start(
         settings: &Settings,
         spec: &MountSpec,
-        root: Arc<SourceRoot>,
+        taken: Taken,
         store: &Arc<Store>,
         ended: &Arc<Ended>,
     ) -> Result<Self, DaemonError> {
+        let Taken { device, root, introduction, mut state, handles, ledger } = taken;
         let watched = Watcher::new(root.as_fd());
         let (watcher, changes) = watched.map_or((None, None), |(watcher, changes)| (Some(watcher), Some(changes)));
         let follow = settings.follow_symlinks.then(|| {
@@ -99,24 +127,52 @@ impl Mount {
             Follow::new(rustix::process::geteuid().as_raw(), paths.collect())
         });
         let options = FsOptions { open_wait: settings.open_wait, control_socket: settings.control_socket.clone() };
-        let fs = Fs::new(root, Arc::clone(store), options, follow, watcher.clone()).map_err(DaemonError::Thread)?;
+        let fs = Fs::new(root, Arc::clone(store), options, follow, watcher.clone(), ledger.clone())
+            .map_err(DaemonError::Thread)?;
         let fs = Arc::new(fs);
-        let wanted = MountFlagsWanted { read_only: settings.read_only, allow_other: settings.allow_other };
-        let device = device::mount(&spec.source, &spec.mountpoint, wanted)?;
         let failed = |error| DaemonError::Session { mountpoint: spec.mountpoint.clone(), error };
-        let undo = Undo(&spec.mountpoint);
+        let backings = Arc::new(Backings::new(device.try_clone().map_err(failed)?, ledger.clone()));
+        let (known, agreed) = state.mounted.take().unzip();
+        fs.set_passthrough(known == Some(true) && settings.passthrough);
+        fs.restore(state, handles, &backings);
         let offered = Arc::new(Mutex::new(Offered::default()));
-        let session = Session::from_fd(
-            Adapter::new(Arc::clone(&fs), Arc::clone(&offered)),
-            device.try_clone().map_err(failed)?,
-            SessionACL::All,
-            session_config(),
-        )
-        .map_err(failed)?;
-        let (passthrough, mut notes) =
-            tuning::after_mounting(*offered.lock(), settings.passthrough, device.as_fd(), store, &spec.mountpoint);
+        let adapter = Adapter::new(Arc::clone(&fs), Arc::clone(&offered), backings);
+        let session::Begun { session, answer, rehearsal } =
+            session::begin(adapter, &introduction, agreed.as_deref()).map_err(failed)?;
+        let notifier = session.notifier();
+        let shared = Arc::new(Shared {
+            spec: spec.clone(),
+            fs: Arc::clone(&fs),
+            ended: AtomicBool::new(false),
+            served: AtomicBool::new(false),
+        });
+        let session = run(session, Arc::clone(&shared), Arc::clone(ended)).map_err(DaemonError::Thread)?;
+        rehearsal.perform(&device, &answer).map_err(failed)?;
+        failpoint::pass("takeover.session");
+        let (passthrough, mut notes) = tuning::after_mounting(
+            *offered.lock(),
+            settings.passthrough,
+            device.as_fd(),
+            store,
+            &spec.mountpoint,
+            known,
+        );
         fs.set_passthrough(passthrough);
-        let invalidator = Invalidator::start(Arc::clone(&fs), session.notifier()).map_err(DaemonError::Thread)?;
+        ledger.note(&Record::Mounted { mount: ledger.mount, passthrough, reply: &answer });
+        if session::can_be_taken_over(&introduction) {
+            session::resend(device.as_fd()).map_err(failed)?;
+        } else {
+            notes.push(
+                "the kernel cannot hand a mount to another process (Linux 6.9): a crash of weightfs would end it"
+                    .to_owned(),
+            );
+        }
+        failpoint::pass("takeover.resend");
+        let invalidator = Invalidator::start(Arc::clone(&fs), notifier).map_err(DaemonError::Thread)?;
+        if agreed.is_some() {
+            // What changed meanwhile was told to nobody. Its own end of the channel is there.
+            let _ = invalidator.sender().send(Cause::Changed(Change::Everything));
+        }
         if watcher.is_none() {
             notes.push(format!(
                 "{} lies on a file system that does not tell of changes made elsewhere: names and attributes are asked for again every second",
@@ -133,22 +189,6 @@ impl Mount {
             })
         });
         let watcher = watcher.zip(changes.transpose().map_err(DaemonError::Thread)?);
-        let shared =
-            Arc::new(Shared { spec: spec.clone(), fs, ended: AtomicBool::new(false), served: AtomicBool::new(false) });
-        let (ending, counted) = (Arc::clone(&shared), Arc::clone(ended));
-        let session = std::thread::Builder::new()
-            .name("session".to_owned())
-            .spawn(move || {
-                if let Err(error) = session.run() {
-                    tracing::error!(%error, mountpoint = %ending.spec.mountpoint.display(), "the mount has ended with an error");
-                }
-                if !ending.ended.swap(true, Ordering::AcqRel) {
-                    counted.add();
-                }
-                ending.served.store(true, Ordering::Release);
-            })
-            .map_err(DaemonError::Thread)?;
-        std::mem::forget(undo);
         tracing::info!(mountpoint = %spec.mountpoint.display(), source = %spec.source.display(), passthrough, "mounted");
         Ok(Self { shared, session, invalidator, watcher, notes, _device: device })
     }
@@ -175,24 +215,17 @@ impl Mount {
     }
 }
 
-/// Unmounts again if what comes after mounting fails.
-struct Undo<'a>(&'a Path);
-
-impl Drop for Undo<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = device::unmount(self.0, true) {
-            tracing::error!(%error, mountpoint = %self.0.display(), "cannot unmount after a failed start");
+/// Serves a session on a thread of its own.
+fn run(session: Session<Adapter>, shared: Arc<Shared>, ended: Arc<Ended>) -> std::io::Result<JoinHandle<()>> {
+    std::thread::Builder::new().name("session".to_owned()).spawn(move || {
+        if let Err(error) = session.run() {
+            tracing::error!(%error, mountpoint = %shared.spec.mountpoint.display(), "the mount has ended with an error");
         }
-    }
-}
-
-fn session_config() -> fuser::Config {
-    let mut config = fuser::Config::default();
-    config.acl = SessionACL::All;
-    config.n_threads = Some(REQUEST_THREADS);
-    // Requests that were read through a cloned descriptor are lost with the process that cloned it.
-    config.clone_fd = false;
-    config
+        if !shared.ended.swap(true, Ordering::AcqRel) {
+            ended.add();
+        }
+        shared.served.store(true, Ordering::Release);
+    })
 }
 
 impl Shared {

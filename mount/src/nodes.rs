@@ -7,17 +7,21 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use weightfs::failpoint;
+use weightfs::journal::{NodeState, Record};
 
 use crate::attr::SourceKey;
 use crate::error::FsError;
 use crate::invalidate::Expiry;
+use crate::ledger::{Ledger, Lookups};
 use crate::residents::FileState;
 use crate::source::SourceRoot;
 
@@ -49,7 +53,8 @@ pub struct Node {
     origin: Option<Origin>,
     names: Mutex<Vec<Name>>,
     /// How many lookups the kernel has not yet forgotten.
-    lookups: Mutex<u64>,
+    lookups: Lookups,
+    ledger: Ledger,
     /// A descriptor while the file is open: an open file needs no name.
     kept: Mutex<Kept>,
     /// What only regular files have.
@@ -63,14 +68,15 @@ struct Kept {
 }
 
 impl Node {
-    fn new(id: u64, key: SourceKey, kind: FileType, origin: Option<Origin>) -> Self {
+    fn new(id: u64, key: SourceKey, kind: FileType, origin: Option<Origin>, lookups: Lookups, ledger: Ledger) -> Self {
         Self {
             id,
             key,
             kind,
             origin,
             names: Mutex::default(),
-            lookups: Mutex::default(),
+            lookups,
+            ledger,
             kept: Mutex::default(),
             file: FileState::default(),
         }
@@ -88,10 +94,40 @@ impl Node {
         }
         names.retain(|known| known.parent != parent || known.name != name);
         names.push(Name { parent, name: name.to_owned() });
+        let (mount, id) = (self.ledger.mount, self.id);
+        self.ledger.note(&Record::Name { mount, id, name: (parent, name.as_bytes()) });
     }
 
     pub fn remove_name(&self, parent: u64, name: &OsStr) {
-        self.names.lock().retain(|known| known.parent != parent || known.name != name);
+        let mut names = self.names.lock();
+        let before = names.len();
+        names.retain(|known| known.parent != parent || known.name != name);
+        if names.len() < before {
+            let (mount, id) = (self.ledger.mount, self.id);
+            self.ledger.note(&Record::NameGone { mount, id, name: (parent, name.as_bytes()) });
+        }
+    }
+
+    /// The kernel is about to hear of this node: it is noted with its names, in a counter of its own.
+    fn note(&self) -> Result<(), Errno> {
+        let (slot, is_new) = self.lookups.slot(&self.ledger)?;
+        if !is_new {
+            return Ok(());
+        }
+        let names = self.names.lock();
+        let (mount, id) = (self.ledger.mount, self.id);
+        let key = (self.key.device, self.key.inode);
+        let base = self.origin.as_ref().and_then(|origin| {
+            std::fs::read_link(crate::source::proc_path(origin.base.as_fd())).ok().zip(Some(origin.path.as_os_str()))
+        });
+        let origin = base.as_ref().map(|(base, path)| (base.as_os_str().as_bytes(), path.as_bytes()));
+        let kind = self.kind.as_raw_mode();
+        let name = names.first().map(|name| (name.parent, name.name.as_bytes()));
+        self.ledger.note(&Record::Node { mount, id, key, kind, slot, origin, name });
+        for name in names.iter().skip(1) {
+            self.ledger.note(&Record::Name { mount, id, name: (name.parent, name.name.as_bytes()) });
+        }
+        Ok(())
     }
 
     /// Remembers a descriptor of the file while somebody has it open.
@@ -121,15 +157,37 @@ impl Node {
 #[derive(Debug)]
 pub struct Nodes {
     root_device: u64,
+    ledger: Ledger,
     by_id: RwLock<HashMap<u64, Arc<Node>>>,
 }
 
 impl Nodes {
-    pub fn new(root: Arc<SourceRoot>) -> Self {
+    pub fn new(root: Arc<SourceRoot>, ledger: Ledger) -> Self {
         let key = root.key();
         let origin = Origin { base: root, path: PathBuf::new() };
-        let node = Arc::new(Node::new(ROOT, key, FileType::Directory, Some(origin)));
-        Self { root_device: key.device, by_id: RwLock::new(HashMap::from([(ROOT, node)])) }
+        let (lookups, its) = (Lookups::none(), ledger.clone());
+        let node = Arc::new(Node::new(ROOT, key, FileType::Directory, Some(origin), lookups, its));
+        Self { root_device: key.device, ledger, by_id: RwLock::new(HashMap::from([(ROOT, node)])) }
+    }
+
+    /// A node that an earlier worker has told the kernel of. What the kernel has not heard of is not restored.
+    pub fn restore(&self, id: u64, state: NodeState) {
+        let lookups = Lookups::in_slot(state.slot);
+        if lookups.count(&self.ledger) == 0 {
+            self.ledger.note(&Record::NodeGone { mount: self.ledger.mount, id });
+            return lookups.release(&self.ledger);
+        }
+        let origin = state.origin.and_then(|(base, path)| {
+            let [base, path] = [base, path].map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
+            // Where it has gone meanwhile, the node is found by its name or not at all.
+            Some(Origin { base: Arc::new(SourceRoot::open_plain(&base).ok()?), path })
+        });
+        let key = SourceKey { device: state.key.0, inode: state.key.1 };
+        let kind = FileType::from_raw_mode(state.kind);
+        let node = Node::new(id, key, kind, origin, lookups, self.ledger.clone());
+        let names = state.names.into_iter();
+        *node.names.lock() = names.map(|(parent, name)| Name { parent, name: OsString::from_vec(name) }).collect();
+        self.by_id.write().insert(id, Arc::new(node));
     }
 
     /// # Errors
@@ -168,39 +226,52 @@ impl Nodes {
         name: Option<(u64, &OsStr)>,
         origin: Option<Origin>,
         counted: bool,
-    ) -> Arc<Node> {
+    ) -> Result<Arc<Node>, Errno> {
         let node = {
             let mut by_id = self.by_id.write();
             let id = Self::id_in(&by_id, self.root_device, key);
+            let first = name.map(|(parent, name)| Name { parent, name: name.to_owned() });
             let node = match by_id.entry(id) {
                 // An inode number that was given to another kind of file: the old one is gone.
                 Entry::Occupied(mut known) if known.get().kind != kind => {
-                    let new = Node::new(id, key, kind, origin);
+                    let new = Node::new(id, key, kind, origin, Lookups::none(), self.ledger.clone());
                     // The kernel forgets both by this number.
-                    *new.lookups.lock() = *known.get().lookups.lock();
+                    let lookups = known.get().lookups.count(&self.ledger);
+                    new.names.lock().extend(first);
+                    new.note()?;
+                    (0..lookups).for_each(|_| new.lookups.add(&self.ledger));
+                    known.get().lookups.release(&self.ledger);
                     known.insert(Arc::new(new));
                     Arc::clone(known.get())
                 }
                 Entry::Occupied(known) => Arc::clone(known.get()),
-                Entry::Vacant(vacant) => Arc::clone(vacant.insert(Arc::new(Node::new(id, key, kind, origin)))),
+                Entry::Vacant(vacant) => {
+                    let new = Node::new(id, key, kind, origin, Lookups::none(), self.ledger.clone());
+                    new.names.lock().extend(first);
+                    Arc::clone(vacant.insert(Arc::new(new)))
+                }
             };
             if counted {
-                *node.lookups.lock() += 1;
+                node.note()?;
+                node.lookups.add(&self.ledger);
             }
             node
         };
+        failpoint::pass("lookup.noted");
         if let Some((parent, name)) = name {
             node.add_name(parent, name);
         }
-        node
+        Ok(node)
     }
 
     /// One more lookup of a node, by way of another number of its file.
-    pub fn hold(&self, node: &Arc<Node>) {
+    pub fn hold(&self, node: &Arc<Node>) -> Result<(), Errno> {
         let mut by_id = self.by_id.write();
-        *node.lookups.lock() += 1;
+        node.note()?;
+        node.lookups.add(&self.ledger);
         // The kernel may have forgotten it between two steps of a lookup.
         by_id.entry(node.id).or_insert_with(|| Arc::clone(node));
+        Ok(())
     }
 
     /// The kernel has forgotten `lookups` of a node.
@@ -210,11 +281,9 @@ impl Nodes {
         }
         let mut by_id = self.by_id.write();
         let Some(node) = by_id.get(&id) else { return };
-        let mut left = node.lookups.lock();
-        *left = left.saturating_sub(lookups);
-        let gone = *left == 0;
-        drop(left);
-        if gone {
+        if node.lookups.forget(&self.ledger, lookups) {
+            self.ledger.note(&Record::NodeGone { mount: self.ledger.mount, id });
+            node.lookups.release(&self.ledger);
             by_id.remove(&id);
         }
     }
@@ -267,11 +336,11 @@ mod tests {
     fn nodes() -> (Nodes, SourceKey) {
         let root = SourceRoot::open(Path::new("/")).unwrap();
         let key = root.key();
-        (Nodes::new(Arc::new(root)), key)
+        (Nodes::new(Arc::new(root), Ledger::of_nobody()), key)
     }
 
     fn seen(nodes: &Nodes, key: SourceKey, kind: FileType, parent: u64, name: &str) -> Arc<Node> {
-        nodes.found(key, kind, Some((parent, OsStr::new(name))), None, true)
+        nodes.found(key, kind, Some((parent, OsStr::new(name))), None, true).unwrap()
     }
 
     #[test]

@@ -8,8 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
+use rustix::io::Errno;
+use weightfs::journal::Record;
 use weightfs::store::Generation;
 
+use crate::ledger::{Ledger, Lookups};
 use crate::nodes::RESIDENT_BIT;
 
 /// A generation under a node number of its own.
@@ -20,7 +23,7 @@ pub struct Resident {
     /// The number of the file's own node.
     pub node: u64,
     pub generation: Arc<Generation>,
-    lookups: Mutex<u64>,
+    lookups: Lookups,
 }
 
 /// What is known of a regular file beyond its names.
@@ -53,36 +56,54 @@ impl FileState {
 /// All resident node numbers of a mount.
 #[derive(Debug)]
 pub struct Residents {
+    ledger: Ledger,
     by_id: RwLock<HashMap<u64, Arc<Resident>>>,
     next: AtomicU64,
 }
 
-impl Default for Residents {
-    fn default() -> Self {
-        Self { by_id: RwLock::default(), next: AtomicU64::new(1) }
-    }
-}
-
 impl Residents {
+    pub fn new(ledger: Ledger) -> Self {
+        let next = AtomicU64::new(ledger.legacy.first_number());
+        Self { ledger, by_id: RwLock::default(), next }
+    }
+
     pub fn get(&self, id: u64) -> Option<Arc<Resident>> {
         self.by_id.read().get(&id).cloned()
     }
 
     /// The number under which `generation` is looked up, with one more lookup by the kernel.
-    pub fn found(&self, file: &FileState, node: u64, generation: &Arc<Generation>) -> u64 {
+    pub fn found(&self, file: &FileState, node: u64, generation: &Arc<Generation>) -> Result<u64, Errno> {
         let mut inner = file.inner.lock();
-        if let Some(resident) = inner.resident.as_ref().filter(|known| Arc::ptr_eq(&known.generation, generation)) {
-            *resident.lookups.lock() += 1;
-            // The kernel may have forgotten it since, and with it the table.
-            self.by_id.write().entry(resident.id).or_insert_with(|| Arc::clone(resident));
-            return resident.id;
+        let mut by_id = self.by_id.write();
+        let known = inner.resident.clone().filter(|known| Arc::ptr_eq(&known.generation, generation));
+        let resident = known.unwrap_or_else(|| {
+            let id = self.next.fetch_add(1, Ordering::Relaxed) | RESIDENT_BIT;
+            Arc::new(Resident { id, node, generation: Arc::clone(generation), lookups: Lookups::none() })
+        });
+        let (slot, is_new) = resident.lookups.slot(&self.ledger)?;
+        if is_new {
+            let (mount, id, generation) = (self.ledger.mount, resident.id, generation.id);
+            self.ledger.note(&Record::Resident { mount, id, node, generation, slot });
         }
-        let id = self.next.fetch_add(1, Ordering::Relaxed) | RESIDENT_BIT;
-        let generation = Arc::clone(generation);
-        let resident = Arc::new(Resident { id, node, generation, lookups: Mutex::new(1) });
-        self.by_id.write().insert(id, Arc::clone(&resident));
+        resident.lookups.add(&self.ledger);
+        // The kernel may have forgotten it since, and with it the table.
+        by_id.entry(resident.id).or_insert_with(|| Arc::clone(&resident));
+        let id = resident.id;
         inner.resident = Some(resident);
-        id
+        Ok(id)
+    }
+
+    /// A number that an earlier worker has told the kernel of. The latest one of a file is its number again.
+    pub fn restore(&self, id: u64, file: &FileState, node: u64, slot: u32, generation: &Arc<Generation>) {
+        let lookups = Lookups::in_slot(slot);
+        let is_current = generation.is_complete();
+        let generation = Arc::clone(generation);
+        let resident = Arc::new(Resident { id, node, generation, lookups });
+        let mut inner = file.inner.lock();
+        if is_current && inner.resident.as_ref().is_none_or(|known| known.id < id) {
+            inner.resident = Some(Arc::clone(&resident));
+        }
+        self.by_id.write().insert(id, resident);
     }
 
     /// The generation is no longer to be found under its number. Handles that have it open keep it.
@@ -105,11 +126,10 @@ impl Residents {
     pub fn forget(&self, id: u64, lookups: u64) -> bool {
         let mut by_id = self.by_id.write();
         let Some(resident) = by_id.get(&id) else { return false };
-        let mut left = resident.lookups.lock();
-        *left = left.saturating_sub(lookups);
-        let gone = *left == 0;
-        drop(left);
+        let gone = resident.lookups.forget(&self.ledger, lookups);
         if gone {
+            self.ledger.note(&Record::ResidentGone { mount: self.ledger.mount, id });
+            resident.lookups.release(&self.ledger);
             by_id.remove(&id);
         }
         gone

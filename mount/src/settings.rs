@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The type of a mount in the kernel's tables, by which tools tell it from others.
 pub const FS_TYPE: &str = "fuse.weightfs";
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
     /// At least one. Paths are absolute and free of links.
     pub mounts: Vec<MountSpec>,
@@ -32,24 +34,45 @@ pub struct Settings {
     /// How long an open may wait for a file to become resident. Zero: it does not wait.
     pub open_wait: Duration,
     /// Where the control socket is to be.
+    #[serde(with = "path_bytes")]
     pub control_socket: PathBuf,
     /// Whose members may steer the daemon, besides its user and the owner of the source.
     pub control_group: Option<u32>,
     /// Where browsers are served, besides the socket.
     pub listen: Option<SocketAddr>,
     /// A directory of this daemon alone for what outlives it. It need not exist.
+    #[serde(with = "path_bytes")]
     pub state_dir: PathBuf,
 }
 
 /// A folder and where it is mounted. The two are equal for a folder that is mounted over itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MountSpec {
+    #[serde(with = "path_bytes")]
     pub source: PathBuf,
+    #[serde(with = "path_bytes")]
     pub mountpoint: PathBuf,
 }
 
+/// Paths are bytes, and need not be text.
+pub mod path_bytes {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::{OsStrExt, OsStringExt};
+    use std::path::{Path, PathBuf};
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+        path.as_os_str().as_bytes().serialize(serializer)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<PathBuf, D::Error> {
+        Vec::deserialize(deserializer).map(|bytes| PathBuf::from(OsString::from_vec(bytes)))
+    }
+}
+
 /// What reads the sources.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IoChoice {
     /// io_uring where it works, else threads.
     #[default]

@@ -35,6 +35,12 @@ impl SourceRoot {
         Ok(Self { root, key })
     }
 
+    /// A directory that somebody else has opened.
+    pub fn of(root: OwnedFd) -> Result<Self, Errno> {
+        let key = SourceKey::of(&rustix::fs::fstat(&root)?);
+        Ok(Self { root, key })
+    }
+
     pub fn key(&self) -> SourceKey {
         self.key
     }
@@ -59,6 +65,12 @@ impl SourceRoot {
     /// A descriptor that names the file without opening it.
     pub fn locate(&self, path: &Path) -> Result<OwnedFd, Errno> {
         self.open_beneath(path, OFlags::PATH, Mode::empty())
+    }
+}
+
+impl From<SourceRoot> for OwnedFd {
+    fn from(root: SourceRoot) -> Self {
+        root.root
     }
 }
 

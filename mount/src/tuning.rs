@@ -62,13 +62,15 @@ pub fn of_store(store: &Store) -> Vec<String> {
     notes
 }
 
-/// Whether the kernel opens arena files itself, and what else could not be had.
+/// Whether the kernel opens arena files itself, as is `known` where an earlier worker has found out, and what else could
+/// not be had.
 pub fn after_mounting(
     offered: Offered,
     wanted: bool,
     device: BorrowedFd<'_>,
     store: &Store,
     mountpoint: &Path,
+    known: Option<bool>,
 ) -> (bool, Vec<String>) {
     let mut notes = Vec::new();
     if !offered.shared_maps_of_direct_files {
@@ -82,11 +84,14 @@ pub fn after_mounting(
     let passthrough = match (wanted, offered.passthrough) {
         (false, _) => Err("it was turned off (--no-passthrough)".to_owned()),
         (true, false) => Err("the kernel lacks it (Linux 6.9)".to_owned()),
-        // Tried with a file of the arena itself. The kernel keeps this one reference until the mount ends.
-        (true, true) => register(device, store.arena_probe().as_fd()),
+        // An earlier worker has tried.
+        (true, true) if known == Some(true) => Ok(()),
+        // Tried with a file of the arena itself.
+        (true, true) => register(device, store.arena_probe().as_fd())
+            .and_then(|backing| weightfs::sys::close_backing(device, backing).map_err(|error| error.to_string())),
     };
     let works = match passthrough {
-        Ok(_) => true,
+        Ok(()) => true,
         Err(reason) => {
             notes.push(format!(
                 "resident models are streamed by the daemon, at about half the speed of passthrough: {reason}"

@@ -81,11 +81,12 @@ impl Watcher {
 
     /// Begins to watch a directory, if it can be.
     pub fn watch(&self, directory: u64, fd: BorrowedFd<'_>) {
-        if self.watches(directory) {
+        // Asked before the table is locked: a file system that is not local may not answer.
+        if self.watches(directory) || !is_local(fd) {
             return;
         }
         let mut table = self.shared.table.write();
-        if table.full || table.by_directory.contains_key(&directory) || !is_local(fd) {
+        if table.full || table.by_directory.contains_key(&directory) {
             return;
         }
         let flags = WatchFlags::CREATE

@@ -43,6 +43,7 @@ impl Fixture {
             open: true,
             listen: None,
             restarts: 2,
+            legacy: weightfs::journal::Legacy::of_nobody().unwrap(),
             upgrade: Some(Box::new(|program| match program.to_str() {
                 Some("/panic") => panic!("as the test wants"),
                 _ => Ok(()),
@@ -115,7 +116,7 @@ fn what_cannot_be_done_is_told_with_its_kind() {
     assert_eq!(problem(client.explain(Path::new("/m/a"))).kind, ProblemKind::NotMounted);
     assert_eq!(problem(client.job("1", Duration::ZERO)).kind, ProblemKind::NotFound);
     assert_eq!(problem(client.stop_trace()).kind, ProblemKind::Failed);
-    let nothing = PrefetchRequest { paths: vec![], tensors: None, component: None };
+    let nothing = PrefetchRequest { paths: vec![], tensors: None, component: None, to: None, into: None };
     assert_eq!(problem(client.prefetch(&nothing)).kind, ProblemKind::BadRequest);
     client.upgrade(Path::new("/bin/true")).unwrap();
     // A fault in the daemon is an answer and not the end.

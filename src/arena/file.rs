@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::FallocateFlags;
 
-use crate::ids::{ExtentIndex, GenerationId};
+use crate::ids::ExtentIndex;
 use crate::sys::lease;
 use crate::sys::locked;
 use crate::sys::mapping::Mapping;
-use crate::units::{EXTENT_SIZE, extent_bytes};
+use crate::units::{EXTENT_SIZE, extent_bytes, extent_count, extents_of};
 
 const PAGE: u64 = 4096;
 
@@ -52,10 +52,6 @@ pub(super) fn lock_limit() -> u64 {
     if soft < hard && setrlimit(Resource::RLIMIT_MEMLOCK, hard, hard).is_ok() { hard } else { soft }
 }
 
-pub(super) fn name(generation: GenerationId) -> String {
-    format!("generation-{:016x}", generation.0)
-}
-
 /// The file of one generation, exactly as long as the model file, and its mapping.
 #[derive(Debug)]
 pub struct ArenaFile {
@@ -64,6 +60,8 @@ pub struct ArenaFile {
     size: u64,
     lock: Arc<LockBudget>,
     locked: parking_lot::Mutex<Vec<ExtentIndex>>,
+    /// Extents that another process filled and this one has not yet looked at.
+    unseen: Option<Box<[AtomicBool]>>,
 }
 
 impl ArenaFile {
@@ -73,7 +71,17 @@ impl ArenaFile {
         // Whole pages, so that direct reads of the last page have room for their full length.
         let mapping = Mapping::shared(&file, size.next_multiple_of(PAGE) as usize)?;
         mapping.prefer_huge_pages();
-        Ok(Self { file, mapping: Arc::new(mapping), size, lock, locked: parking_lot::Mutex::default() })
+        let locked = parking_lot::Mutex::default();
+        Ok(Self { file, mapping: Arc::new(mapping), size, lock, locked, unseen: None })
+    }
+
+    pub(super) fn adopt(file: File, size: u64, lock: Arc<LockBudget>) -> io::Result<Self> {
+        let unseen = (0..extent_count(size)).map(|_| AtomicBool::new(true)).collect();
+        let mut adopted = Self::new(file, size, lock)?;
+        adopted.unseen = Some(unseen);
+        // A process that was killed while it asked may have left its lease: everybody who opens the file would wait.
+        adopted.sole_user()?;
+        Ok(adopted)
     }
 
     pub fn as_file(&self) -> &File {
@@ -86,7 +94,21 @@ impl ArenaFile {
 
     /// The bytes of `range`, which must lie in complete extents.
     pub fn bytes(&self, range: Range<u64>) -> &[u8] {
+        if let Some(unseen) = &self.unseen {
+            self.see(unseen, &range);
+        }
         self.mapping.bytes(range.start as usize..range.end as usize)
+    }
+
+    /// A reply is copied by the kernel out of the mapping. Killed while a page is missing there, this process would give
+    /// its client an error, where one that is killed before or after the copy does not.
+    fn see(&self, unseen: &[AtomicBool], range: &Range<u64>) {
+        for extent in extents_of(range) {
+            if unseen[extent as usize].swap(false, Ordering::Relaxed) {
+                let bytes = extent_bytes(extent, self.size);
+                self.mapping.populate(bytes.start as usize..bytes.end as usize);
+            }
+        }
     }
 
     /// Locks a filled extent in memory if the pages could be swapped and the limit allows it.

@@ -2,7 +2,7 @@
 //!
 //! Best is a tmpfs that is attached nowhere, with 2 MiB pages, `noswap` and a hard size: it needs CAP_SYS_ADMIN and
 //! Linux 6.4. Else the files live in /dev/shm without a name, and are locked in memory as far as RLIMIT_MEMLOCK goes.
-//! Both vanish with the last process that holds them.
+//! Files have no names in either: they vanish with the last process that holds them.
 
 mod file;
 
@@ -11,8 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{AtFlags, Mode, OFlags};
-use rustix::io::Errno;
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags};
 
 pub use file::ArenaFile;
@@ -20,7 +19,7 @@ pub use file::ArenaFile;
 use crate::ids::GenerationId;
 
 /// Where the pages come from, and so what they can do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum Pages {
     /// A detached tmpfs: 2 MiB pages that are never swapped.
     Detached { huge: bool, never_swapped: bool },
@@ -52,12 +51,14 @@ impl Arena {
     /// # Errors
     /// Where there is no memory file system that we may use.
     pub fn create(size: u64) -> Result<Self, ArenaError> {
-        let (directory, pages) = match detached(size) {
-            Ok(found) => found,
-            Err(error) => (shared().map_err(|shared| ArenaError::NoMemory { detached: error, shared })?, Pages::Shared),
-        };
+        let (directory, pages) = directory(size)?;
+        Ok(Self::within(directory, pages))
+    }
+
+    /// An arena in a directory that [`directory`] has made.
+    pub fn within(directory: OwnedFd, pages: Pages) -> Self {
         let limit = if pages == Pages::Shared { file::lock_limit() } else { 0 };
-        Ok(Self { directory, pages, lock: Arc::new(file::LockBudget::new(limit)) })
+        Self { directory, pages, lock: Arc::new(file::LockBudget::new(limit)) }
     }
 
     /// What the arena is made of.
@@ -74,28 +75,15 @@ impl Arena {
     pub fn file(&self, generation: GenerationId, size: u64) -> Result<ArenaFile, ArenaError> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let mode = Mode::RUSR | Mode::WUSR;
-        let opened = match self.pages {
-            Pages::Detached { .. } => {
-                rustix::fs::openat(&self.directory, file::name(generation), flags | OFlags::CREATE | OFlags::EXCL, mode)
-            }
-            Pages::Shared => rustix::fs::openat(&self.directory, ".", flags | OFlags::TMPFILE, mode),
-        };
-        opened
+        rustix::fs::openat(&self.directory, ".", flags | OFlags::TMPFILE, mode)
             .map_err(io::Error::from)
             .and_then(|fd| ArenaFile::new(File::from(fd), size, Arc::clone(&self.lock)))
             .map_err(|source| ArenaError::File { generation, source })
     }
 
-    /// Takes the name of a generation's file away, if it has one still: its pages are freed when nobody holds it any
-    /// more.
-    pub fn unlink(&self, generation: GenerationId) {
-        if self.pages == Pages::Shared {
-            return;
-        }
-        match rustix::fs::unlinkat(&self.directory, file::name(generation), AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(error) => tracing::error!(%generation, %error, "an arena file keeps its name, and so its pages"),
-        }
+    /// The file of a generation of `size` bytes that an earlier process made in this arena and filled in part.
+    pub fn adopt(&self, file: OwnedFd, size: u64) -> io::Result<ArenaFile> {
+        ArenaFile::adopt(File::from(file), size, Arc::clone(&self.lock))
     }
 
     /// Bytes of RAM in use, also by files that only clients hold; unknown (`None`) where the directory is shared with
@@ -109,6 +97,15 @@ impl Arena {
             }
         }
     }
+}
+
+/// A directory for an arena that can hold `size` bytes, to be kept for as long as its files are to live.
+///
+/// # Errors
+/// Where there is no memory file system that we may use.
+pub fn directory(size: u64) -> Result<(OwnedFd, Pages), ArenaError> {
+    detached(size)
+        .or_else(|detached| Ok((shared().map_err(|shared| ArenaError::NoMemory { detached, shared })?, Pages::Shared)))
 }
 
 fn detached(size: u64) -> io::Result<(OwnedFd, Pages)> {
@@ -169,7 +166,6 @@ mod tests {
         let mut read = [1; 3];
         file.as_file().read_exact_at(&mut read, 0).unwrap();
         assert_eq!(&read, b"\0\0\0");
-        arena.unlink(GenerationId(7));
         drop(file);
         assert_eq!(arena.used_bytes().unwrap(), used.map(|used| used - EXTENT_SIZE));
         drop(mapping);

@@ -32,8 +32,8 @@ pub use status::{
     FillStatus, HintStatus, IoStatus, MountStatus, Mounts, PressureStatus, RamStatus, Status, TraceStatus, WorkerStatus,
 };
 pub use steer::{
-    BudgetRequest, Dashboard, DashboardRequest, EvictRequest, FlushRequest, Outcome, PinRequest, PrefetchRequest,
-    TraceStart, TraceSummary, UnmountRequest, UnpinRequest, UpgradeRequest,
+    BudgetRequest, Dashboard, DashboardRequest, DeviceMemory, EvictRequest, FlushRequest, Outcome, PinRequest,
+    PrefetchRequest, TraceStart, TraceSummary, UnmountRequest, UnpinRequest, UpgradeRequest,
 };
 
 pub use crate::format::Component;

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::lossy;
+use crate::gpu::report::GpuReport;
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
@@ -36,6 +37,9 @@ pub struct Status {
     /// Of the process that serves the mounts.
     #[serde(default)]
     pub uptime_seconds: f64,
+    /// What the machine can do with GPUs. None where it has none, and until the driver has answered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<GpuReport>,
 }
 
 /// Why the budget is what it is.

@@ -34,8 +34,8 @@ pub struct UnpinRequest {
     pub path: PathBuf,
 }
 
-/// Read files into RAM, as far as the policy keeps them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Read files into RAM, as far as the policy keeps them; or into the memory of a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PrefetchRequest {
     /// Names may have wildcards.
@@ -48,6 +48,25 @@ pub struct PrefetchRequest {
     /// Only this part of a checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub component: Option<Component>,
+    /// The device whose memory it goes to, such as `cuda:0`, instead of RAM. Without `into`, it is held there for ten
+    /// minutes, for a program that loads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The asker's own memory on that device, for one file. Then nothing is read through RAM, and it is refused where
+    /// that is impossible.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub into: Option<DeviceMemory>,
+}
+
+/// Memory of a device that belongs to who asks, and stays as it is until the job has ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceMemory {
+    /// By which other processes open it (CUipcMemHandle), 64 bytes in hexadecimal.
+    pub handle: String,
+    pub size_bytes: u64,
+    /// What of the file goes where: start in the file, bytes, place in the memory.
+    pub spans: Vec<(u64, u64, u64)>,
 }
 
 /// Free what files take of the RAM.

@@ -21,9 +21,6 @@ use crate::sys::uring::Waker;
 
 const COMPLETION_THREADS: usize = 3;
 
-/// Beside a ring, for what comes out of the page cache: memory bandwidth is had by a few.
-const RING_READERS: usize = 4;
-
 /// Which way of reading is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineChoice {
@@ -199,14 +196,14 @@ impl Inner {
     fn with_ring(limits: Limits) -> Result<Self, EngineError> {
         let waker = Waker::new().map_err(uring)?;
         let inner = Self::new(Shared::new(limits, Some(Arc::clone(&waker))), "io_uring");
-        let handoff = Arc::new(Handoff::new(RING_READERS));
+        let depth = limits.depth[Class::Demand as usize];
+        let handoff = Arc::new(Handoff::new(depth));
         let (report, started) = sync_channel(1);
         let (shared, handing) = (Arc::clone(&inner.shared), Arc::clone(&handoff));
-        let depth = limits.depth[Class::Demand as usize];
         let thread = spawn("fill-ring", move || ring::run(&shared, &handing, depth, waker, report))?;
         inner.drivers.lock().push(thread);
         started.recv().unwrap_or_else(|_| Err(Errno::CANCELED.into())).map_err(uring)?;
-        for _ in 0..RING_READERS {
+        for _ in 0..depth {
             let (shared, handoff) = (Arc::clone(&inner.shared), Arc::clone(&handoff));
             inner.drivers.lock().push(spawn("fill-read", move || handoff.serve(&shared))?);
         }

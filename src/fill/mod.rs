@@ -22,6 +22,8 @@ mod faults;
 #[cfg(test)]
 mod queue_random;
 #[cfg(test)]
+mod queue_tests;
+#[cfg(test)]
 mod tests;
 
 use std::io;

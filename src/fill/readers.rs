@@ -39,12 +39,35 @@ fn read(shared: &Shared, piece: Piece, mode: Mode) {
     shared.settle(piece, mode, result);
 }
 
+/// How many readers may copy out of the page cache at once: memory bandwidth is had by a few. Those that read through
+/// it may wait for a device, and as many do as may be in flight.
+const COPIES: usize = 4;
+
 #[derive(Default)]
 struct Handed {
     pieces: [VecDeque<(Piece, Mode)>; 3],
     /// Of any class but demand, being read now.
     bulk: usize,
+    /// Being copied out of the page cache now.
+    copies: usize,
     closed: bool,
+}
+
+impl Handed {
+    /// The next piece whose class is among `classes`, if it may be read now.
+    fn pop(&mut self, classes: std::ops::Range<usize>) -> Option<(Piece, Mode)> {
+        let may_copy = self.copies < COPIES;
+        let queue = self.pieces[classes].iter_mut().find(|queue| !queue.is_empty())?;
+        queue.front().filter(|(_, mode)| may_copy || *mode != Mode::Cached)?;
+        let taken = queue.pop_front()?;
+        self.copies += usize::from(taken.1 == Mode::Cached);
+        self.bulk += usize::from(taken.0.class != Class::Demand);
+        Some(taken)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.pieces.iter().all(VecDeque::is_empty)
+    }
 }
 
 /// Pieces on their way from the ring's thread to the readers. Their number is bounded by what may be in flight.
@@ -77,27 +100,23 @@ impl Handoff {
             let bulk = piece.class != Class::Demand;
             read(shared, piece, mode);
             shared.wake();
-            if bulk {
-                self.handed.lock().bulk -= 1;
-                self.changed.notify_one();
-            }
+            let mut handed = self.handed.lock();
+            handed.bulk -= usize::from(bulk);
+            handed.copies -= usize::from(mode == Mode::Cached);
+            drop(handed);
+            self.changed.notify_one();
         }
     }
 
     fn take(&self) -> Option<(Piece, Mode)> {
         let mut handed = self.handed.lock();
         loop {
-            if let Some(taken) = handed.pieces[Class::Demand as usize].pop_front() {
+            let classes = if handed.bulk < self.bulk_limit { 0..3 } else { 0..1 };
+            if let Some(taken) = handed.pop(classes) {
                 return Some(taken);
             }
-            if handed.bulk < self.bulk_limit {
-                if let Some(taken) = handed.pieces.iter_mut().find_map(VecDeque::pop_front) {
-                    handed.bulk += 1;
-                    return Some(taken);
-                }
-                if handed.closed {
-                    return None;
-                }
+            if handed.closed && handed.is_empty() {
+                return None;
             }
             self.changed.wait(&mut handed);
         }

@@ -70,7 +70,7 @@ fn next(shared: &Shared) -> Option<Piece> {
 
 fn issue(ring: &mut Ring<Piece>, handoff: &Handoff, piece: Piece) {
     let mode = piece.source.mode(&piece);
-    let Some(direct) = piece.source.direct_file().filter(|_| mode == Mode::Direct) else {
+    let Some(direct) = piece.source.ring_file().filter(|_| mode == Mode::Direct) else {
         return handoff.give(piece, mode);
     };
     let (file, memory) = (Arc::clone(direct), Arc::clone(&piece.memory));

@@ -5,7 +5,7 @@ use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::{Advice, AtFlags, Mode as FileMode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -17,16 +17,28 @@ use crate::sys::cachestat;
 /// `STATX_DIOALIGN` of Linux 6.1.
 const DIOALIGN: StatxFlags = StatxFlags::from_bits_retain(0x2000);
 
+/// File systems whose direct reads may be left to io_uring: ext, XFS, Btrfs, F2FS, tmpfs, ZFS, bcachefs.
+///
+/// Where a direct read comes back short, io_uring reads on by itself, from where the file system has moved the position
+/// to. FUSE does not move it (seen with Linux 6.18), and the file's beginning follows where its middle should. Stacked
+/// file systems pass such reads on. Elsewhere each read is a `preadv` of a thread, which tells what it gave.
+const FOR_RING: [rustix::fs::FsWord; 7] =
+    [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994, 0x2FC1_2FC1, 0xCA45_1A4E];
+
 /// A source file that is open for filling.
 #[derive(Debug)]
 pub struct SourceFile {
     buffered: File,
     /// The same file with O_DIRECT, where its filesystem takes that flag.
     direct: Option<Arc<File>>,
+    /// Direct reads may be left to io_uring.
+    for_ring: bool,
     /// Offsets and lengths of direct reads are multiples of this, in bytes.
     align: u64,
     /// The filesystem took the flag but not the reads.
     direct_refused: AtomicBool,
+    /// Requests that a driver has at present.
+    in_flight: AtomicUsize,
     #[cfg(test)]
     faults: Option<super::faults::Faults>,
 }
@@ -51,11 +63,15 @@ impl SourceFile {
         };
         // Readahead beyond a request would leave pages behind that nobody asked for. Advice: it may be ignored.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
+        let direct = direct.filter(|_| align.is_some()).map(|direct| Arc::new(File::from(direct)));
+        let type_of = |direct: &Arc<File>| rustix::fs::fstatfs(direct).map(|statfs| statfs.f_type);
         Self {
             buffered: file,
-            direct: direct.filter(|_| align.is_some()).map(|direct| Arc::new(File::from(direct))),
+            for_ring: direct.as_ref().is_some_and(|direct| type_of(direct).is_ok_and(|kind| FOR_RING.contains(&kind))),
+            direct,
             align: align.unwrap_or(BLOCK),
             direct_refused: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
             #[cfg(test)]
             faults: None,
         }
@@ -73,6 +89,25 @@ impl SourceFile {
 
     pub(crate) fn direct_file(&self) -> Option<&Arc<File>> {
         self.direct.as_ref().filter(|_| !self.direct_refused.load(Ordering::Relaxed))
+    }
+
+    /// The file for direct reads by io_uring.
+    pub(crate) fn ring_file(&self) -> Option<&Arc<File>> {
+        self.direct_file().filter(|_| self.for_ring)
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// A driver gets a piece.
+    pub(crate) fn given(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A piece came back.
+    pub(crate) fn returned(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// A direct read was answered with EINVAL: there will be no others.

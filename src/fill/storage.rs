@@ -34,6 +34,15 @@ const NETWORK: [FsWord; 8] =
 /// Hardly any seek of a disk that turns takes less, and flash takes a small part of it unless it is busy.
 const SEEK: Duration = Duration::from_millis(1);
 
+impl Limits {
+    /// How many requests one source file may have in flight when it wants another for a demand. The rest is for others:
+    /// a file that does not answer keeps what it has.
+    pub fn share(&self) -> usize {
+        let all = self.depth[0];
+        all - (all / 4).max(1)
+    }
+}
+
 impl Storage {
     pub(crate) fn limits(self) -> Limits {
         match self {
@@ -119,6 +128,7 @@ mod tests {
             let Limits { request, depth } = storage.limits();
             assert!(request.is_multiple_of(BLOCK) && request > 0);
             assert!(depth[0] > depth[1] && depth[1] >= depth[2] && depth[2] > 0, "{storage:?}");
+            assert!((depth[1]..depth[0]).contains(&storage.limits().share()), "{storage:?}");
         }
     }
 }

@@ -70,6 +70,10 @@ impl Policy for Aged {
         }
     }
 
+    fn reclass(&mut self, file: FileId, class: u8) {
+        self.shelf.reclass(file, class);
+    }
+
     fn forget(&mut self, file: FileId) {
         self.shelf.forget(file);
     }

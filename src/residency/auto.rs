@@ -136,6 +136,10 @@ impl Policy for Auto {
         }
     }
 
+    fn reclass(&mut self, file: FileId, class: u8) {
+        self.shadows.iter_mut().for_each(|shadow| shadow.policy.reclass(file, class));
+    }
+
     fn forget(&mut self, file: FileId) {
         self.files.remove(&file);
         self.shadows.iter_mut().for_each(|shadow| shadow.policy.forget(file));

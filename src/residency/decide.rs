@@ -103,6 +103,11 @@ impl Residency {
         self.victims(bytes.div_ceil(EXTENT_SIZE), now, None)
     }
 
+    /// As [`Residency::reclaim`], of what the policy does not keep and nobody holds or uses.
+    pub fn trim(&mut self, bytes: u64, now: Duration) -> Vec<Victim> {
+        self.victims(bytes.div_ceil(EXTENT_SIZE), now, Some(Standing::Kept))
+    }
+
     /// As [`Residency::reclaim`], pins included: for when the machine is about to kill somebody.
     pub fn surrender(&mut self, bytes: u64, now: Duration) -> Vec<Victim> {
         let mut victims = self.reclaim(bytes, now);

@@ -67,8 +67,12 @@ impl Residency {
         if self.files.get(&id).is_some_and(|known| known.size != size) {
             self.forget(id);
         }
-        self.files.entry(id).or_insert_with(|| File::new(size, cost)).cost = cost;
-        self.stale.insert(id);
+        self.files.entry(id).or_insert_with(|| File::new(size, cost));
+        self.rate(id, |file| file.cost = cost);
+    }
+
+    pub fn knows(&self, id: FileId) -> bool {
+        self.files.contains_key(&id)
     }
 
     /// The file was deleted or replaced. What it occupies is no longer counted here, nor its pin.
@@ -158,6 +162,16 @@ impl Residency {
         });
     }
 
+    /// These extents are in the arena from before anything was known of their use: taken for used once.
+    pub fn restored(&mut self, id: FileId, extents: &ExtentSet, now: Duration) {
+        let Some(file) = self.files.get(&id) else { return };
+        let extents = file.clip(extents.runs());
+        self.used(id, &extents, false, now);
+        for run in extents.runs() {
+            self.filled(id, run.clone(), now);
+        }
+    }
+
     /// These extents are gone from the arena, for whatever reason.
     pub fn evicted(&mut self, id: FileId, extents: Range<ExtentIndex>) {
         self.occupy(id, |file| {
@@ -181,7 +195,7 @@ impl Residency {
     }
 
     pub fn set_priority(&mut self, id: FileId, priority: Priority) {
-        self.occupy(id, |file| file.priority = priority);
+        self.rate(id, |file| file.priority = priority);
     }
 
     /// Evicts nothing of the file before `until` while there is anything else.
@@ -257,6 +271,17 @@ impl Residency {
         self.resident * EXTENT_SIZE
     }
 
+    /// What is resident of each file, those first that will be evicted last.
+    pub fn resident_files(&mut self) -> Vec<(FileId, ExtentSet)> {
+        self.settle();
+        let mut named = BTreeSet::new();
+        let pinned = self.files.iter().filter(|(_, file)| file.keys.is_empty()).map(|(id, _)| *id);
+        let last_first: Vec<_> = pinned.chain(self.order.iter().rev().map(|key| key.file)).collect();
+        let resident = |id| (id, self.files[&id].resident.clone());
+        let all = last_first.into_iter().filter(|id| named.insert(*id)).map(resident);
+        all.filter(|(_, extents)| !extents.is_empty()).collect()
+    }
+
     /// What of the file is resident.
     pub fn resident(&self, id: FileId) -> ExtentSet {
         self.files.get(&id).map_or_else(ExtentSet::new, |file| file.resident.clone())
@@ -303,6 +328,18 @@ impl Residency {
 
     pub(super) fn mark_leaving(&mut self, id: FileId, extents: Range<ExtentIndex>) {
         self.occupy(id, |file| file.leaving.insert(extents));
+    }
+
+    /// Changes what extents of a file are worth.
+    fn rate(&mut self, id: FileId, change: impl FnOnce(&mut File)) {
+        let Some(file) = self.files.get_mut(&id) else { return };
+        let before = file.class();
+        change(file);
+        let class = file.class();
+        if class != before {
+            self.policy.reclass(id, class);
+        }
+        self.stale.insert(id);
     }
 
     fn occupy(&mut self, id: FileId, change: impl FnOnce(&mut File)) {

@@ -189,6 +189,8 @@ impl Policy for Lirs {
         self.settle(changed);
     }
 
+    fn reclass(&mut self, _file: FileId, _class: u8) {}
+
     fn forget(&mut self, file: FileId) {
         for block in self.known.remove(&file).unwrap_or_default() {
             let mut node = self.nodes.remove(&(file, block)).expect("known blocks have nodes");

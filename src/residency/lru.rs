@@ -76,6 +76,8 @@ impl Policy for Lru {
         self.shrink(changed);
     }
 
+    fn reclass(&mut self, _file: FileId, _class: u8) {}
+
     fn forget(&mut self, file: FileId) {
         self.kept(file).iter().for_each(|block| self.take(file, block));
         self.kept.remove(&file);

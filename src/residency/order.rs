@@ -45,7 +45,7 @@ pub(super) struct Order {
 
 impl Order {
     /// In the order of eviction.
-    pub fn iter(&self) -> impl Iterator<Item = &Key> {
+    pub fn iter(&self) -> impl DoubleEndedIterator<Item = &Key> {
         self.keys.iter()
     }
 

@@ -38,6 +38,9 @@ pub trait Policy: Send {
     /// How many extents it may keep from now on.
     fn set_capacity(&mut self, extents: u64, changed: &mut Vec<FileId>);
 
+    /// The blocks of `file` are worth as much as `class` says from now on. What is kept changes with the next uses.
+    fn reclass(&mut self, file: FileId, class: u8);
+
     /// The file is gone: deleted, replaced, or no longer the policy's to decide about.
     fn forget(&mut self, file: FileId);
 }

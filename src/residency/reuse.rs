@@ -198,6 +198,22 @@ impl Policy for Reuse {
         }
     }
 
+    fn reclass(&mut self, file: FileId, class: u8) {
+        let kept = self.kept(file);
+        for block in self.known.get(&file).copied().unwrap_or_default().iter() {
+            let is_kept = kept.contains(block);
+            if is_kept {
+                self.drop((file, block));
+            }
+            if let Some(node) = self.nodes.get_mut(&(file, block)) {
+                node.class = class;
+            }
+            if is_kept {
+                self.keep((file, block));
+            }
+        }
+    }
+
     fn forget(&mut self, file: FileId) {
         self.kept(file).iter().for_each(|block| self.drop((file, block)));
         self.kept.remove(&file);
@@ -267,6 +283,20 @@ mod tests {
             cache.load(&[0, 1, 2, 1, 3, 1, 4, 1], 4);
         }
         assert_eq!((cache.kept(0), cache.kept(1)), (0, 96));
+    }
+
+    #[test]
+    fn what_becomes_worth_more_than_was_thought_changes_nothing_while_all_does() {
+        let mut cache = Cache::new(200);
+        cache.load(&[0, 1], 4);
+        [0, 1].into_iter().for_each(|file| cache.reuse.reclass(FileId(file), 8));
+        for _ in 0..4 {
+            cache.load(&[2, 0, 1], 8);
+        }
+        assert_eq!([0, 1, 2].map(|file| cache.kept(file)), [96, 96, 8]);
+        cache.reuse.reclass(FileId(2), 12);
+        cache.load(&[2, 0, 1], 8);
+        assert_eq!(cache.kept(2), 8, "its uses say what it is worth now");
     }
 
     #[test]

@@ -63,10 +63,14 @@ impl Shelf {
         self.drop((access.file, block));
         let weight = access.layout.weight(block);
         let node = Node { class: access.class, pass: access.pass, traffic: access.traffic, weight };
-        self.used += weight;
-        self.nodes.insert((access.file, block), node);
-        self.order.entry(node.class).or_default().insert((node.pass, !block, access.file));
-        let kept = self.files.entry(access.file).or_default();
+        self.insert((access.file, block), node);
+    }
+
+    fn insert(&mut self, (file, block): (FileId, u32), node: Node) {
+        self.used += node.weight;
+        self.nodes.insert((file, block), node);
+        self.order.entry(node.class).or_default().insert((node.pass, !block, file));
+        let kept = self.files.entry(file).or_default();
         *kept = kept.with(block);
     }
 
@@ -81,6 +85,15 @@ impl Shelf {
         }
         let kept = self.files.entry(file).or_default();
         *kept = kept.without(block);
+    }
+
+    pub fn reclass(&mut self, file: FileId, class: u8) {
+        for block in self.kept(file).iter() {
+            if let Some(node) = self.nodes.get(&(file, block)).copied() {
+                self.drop((file, block));
+                self.insert((file, block), Node { class, ..node });
+            }
+        }
     }
 
     pub fn forget(&mut self, file: FileId) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Store;
+use super::keeper;
 use crate::fill::Class;
 use crate::residency::UseKind;
 use crate::units::EXTENT_SIZE;
@@ -62,7 +63,8 @@ impl Store {
     pub(super) fn read_queue_ahead(self: &Arc<Self>) {
         if self.hints.ahead.begin(self.now()) {
             let store = Arc::clone(self);
-            self.background.spawn(move |runs| match runs {
+            // Only chooses: what waits for a device is handed to that device's lane.
+            self.background.spawn(keeper::TIMERS, move |runs| match runs {
                 true => store.read_step_ahead(),
                 false => store.hints.ahead.end(false, store.now()),
             });

@@ -2,6 +2,7 @@
 
 use crate::arena::ArenaError;
 use crate::fill::EngineError;
+use crate::journal::JournalError;
 
 /// Why bytes of a model file could not be read. It concerns the one who asked, nobody else.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -29,6 +30,8 @@ pub enum StoreError {
     Arena(#[from] ArenaError),
     #[error(transparent)]
     Engine(#[from] EngineError),
+    #[error(transparent)]
+    Journal(#[from] JournalError),
     #[error("cannot start a thread: {0}; raise the limit on processes (ulimit -u)")]
     Thread(std::io::Error),
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::extents::Begin;
+use super::generation::Look;
 use super::waiters::Waiter;
 use super::{Generation, Store, bypass};
 use crate::extent::{Plan, Window, plan};
+use crate::failpoint;
 use crate::fill::{Class, Engine, EngineError, FillError, Job, JobId, Storage};
 use crate::format::{self, Bytes, TensorMap};
 use crate::ids::ExtentIndex;
@@ -17,6 +19,11 @@ use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
 /// A tensor up to this is read whole when it is touched; beyond it, what follows is read ahead. Sixteen requests of the
 /// engine and more: the queue of a fast device stays full.
 const WINDOW: Window = Window { demand: 32 << 20, ahead: 64 << 20 };
+
+/// The same where the last look ahead brought nothing that is kept: the slots are few, and to ask for the rest again with
+/// every read costs more than it may bring. Every so often the wide window is tried.
+const NARROW: Window = Window { demand: BYPASS_AHEAD as u64 * EXTENT_SIZE, ahead: EXTENT_SIZE };
+const WIDE_AGAIN: u32 = 16;
 
 /// Bytes from which a file shows what its device is like.
 const TELLING: u64 = 64 << 20;
@@ -56,7 +63,7 @@ impl Store {
         }
         if !generation.parsing.swap(true, Ordering::Relaxed) {
             let (store, generation) = (Arc::clone(self), Arc::clone(generation));
-            self.background.spawn(move |runs| {
+            self.background.spawn(generation.device(), move |runs| {
                 if !runs {
                     return;
                 }
@@ -73,9 +80,14 @@ impl Store {
         let needed = extents_of(range);
         self.fill(generation, std::slice::from_ref(&needed), Class::Demand, kind);
         if !generation.filling_whole.load(Ordering::Relaxed) {
-            let planned = self.plan(generation, Some(range), WINDOW);
-            self.fill(generation, &planned.demand, Class::OpenWait, kind);
-            self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
+            let is_wide = generation.passed_over.load(Ordering::Relaxed).is_multiple_of(WIDE_AGAIN);
+            let planned = self.plan(generation, Some(range), if is_wide { WINDOW } else { NARROW });
+            let all = self.fill(generation, &planned.demand, Class::OpenWait, kind)
+                & self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
+            match all {
+                true => generation.passed_over.store(0, Ordering::Relaxed),
+                false => _ = generation.passed_over.fetch_add(1, Ordering::Relaxed),
+            }
         }
     }
 
@@ -173,8 +185,10 @@ impl Store {
         }
         // What its device is like is found out by reading, for which nobody who asks must wait.
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
-        self.background.spawn(move |runs| {
+        self.background.spawn(generation.device(), move |runs| {
             if runs {
+                // Here, and not where room is made for it: that is done for all devices. Why it failed is said there.
+                let _ = store.engine_of(&filled);
                 store.fill_claimed(&filled, &started, wish);
             } else {
                 started.iter().for_each(|run| store.give_up(&filled, run));
@@ -198,7 +212,7 @@ impl Store {
             self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
             decision
         };
-        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = decision.admit.count(), "missed");
+        tracing::trace!(%file, ?class, reason = %decision.reason, admitted = ?decision.admit.runs(), "missed");
         if decision.evict.is_empty() {
             for run in decision.admit.runs() {
                 self.submit(generation, run.clone(), class);
@@ -219,6 +233,10 @@ impl Store {
 
     /// Reads admitted extents into the arena. They are counted as occupied already.
     pub(super) fn submit(self: &Arc<Self>, generation: &Arc<Generation>, extents: Range<ExtentIndex>, class: Class) {
+        // It has waited for its turn, and nobody has the file open any more.
+        if class == Class::Prefetch && generation.handles.load(Ordering::Acquire) == 0 {
+            return self.turn_away(generation, &extents);
+        }
         let ready = generation
             .arena_or(|| self.arena.file(generation.id, generation.size))
             .map_err(|error| error.to_string())
@@ -258,6 +276,7 @@ impl Store {
                 done: Box::new(move |result| store.landed(&filled, done_run, result)),
             });
             make_findable(generation, &run, job, &engine, class);
+            failpoint::pass("fill.submitted");
         }
     }
 
@@ -276,6 +295,7 @@ impl Store {
                 return self.give_up(generation, &(extent..extent + 1));
             }
         };
+        tracing::trace!(file = %generation.file_id(), extent, ?class, "reading past the arena");
         let (memory, at) = (slot.memory(), slot.at());
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));
         let job = engine.submit(Job {
@@ -319,6 +339,9 @@ impl Store {
         for extent in extents.clone() {
             arena.lock(extent);
         }
+        failpoint::pass("fill.landed");
+        generation.note_filled(extents.clone());
+        failpoint::pass("fill.noted");
         for extent in extents.clone() {
             generation.extents.filled(extent);
         }
@@ -345,8 +368,15 @@ impl Store {
         match result {
             Ok(()) if generation.is_dead() => false,
             // Looked up after the bytes were read: content that was changed before that shows in the times.
-            Ok(()) if generation.matches_source() => true,
-            Ok(()) | Err(FillError::Truncated { .. }) => {
+            Ok(()) => match generation.look_now() {
+                Look::Same => true,
+                Look::Unknown => false,
+                Look::Other => {
+                    self.end(generation);
+                    false
+                }
+            },
+            Err(FillError::Truncated { .. }) => {
                 self.end(generation);
                 false
             }
@@ -376,7 +406,7 @@ impl Store {
     /// its device seeks: then the next larger one is tried.
     fn known_engine(&self, generation: &Generation) -> Option<Engine> {
         let engines = self.engines.lock();
-        let (engine, known) = engines.get(&generation.identity().device)?;
+        let (engine, known) = engines.get(&generation.device())?;
         (*known || generation.size < TELLING).then(|| engine.clone())
     }
 
@@ -385,12 +415,13 @@ impl Store {
         if let Some(engine) = self.known_engine(generation) {
             return Ok(engine);
         }
-        // One at a time, and the table is free meanwhile for those who must not wait.
-        let _starting = self.starting.lock();
+        // One at a time, and the tables are free meanwhile for those who must not wait.
+        let starting = Arc::clone(self.starting.lock().entry(generation.device()).or_default());
+        let _starting = starting.lock();
         if let Some(engine) = self.known_engine(generation) {
             return Ok(engine);
         }
-        let device = generation.identity().device;
+        let device = generation.device();
         let telling = generation.size >= TELLING;
         let storage = if telling { Storage::of(&generation.source) } else { Storage::Fast };
         if storage == Storage::Fast
@@ -409,7 +440,7 @@ impl Store {
 
     /// Bytes per second that the device of a generation has lately delivered.
     pub fn speed(&self, generation: &Generation) -> Option<u64> {
-        self.engines.lock().get(&generation.identity().device)?.0.counters().bytes_per_second
+        self.engines.lock().get(&generation.device())?.0.counters().bytes_per_second
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::extents::Extents;
 use super::memory::Course;
@@ -16,6 +17,7 @@ use crate::arena::ArenaFile;
 use crate::fill::{Cancel, Engine, JobId, SourceFile};
 use crate::format::TensorMap;
 use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
+use crate::journal::{Legacy, Parked, Record};
 use crate::units::{extent_bytes, extent_count};
 
 /// How long a generation is believed to be the source's content without another look.
@@ -43,6 +45,8 @@ pub struct Generation {
     pub(super) loaded: AtomicBool,
     /// All of it is present or on its way.
     pub(super) filling_whole: AtomicBool,
+    /// How often in a row what was read ahead was not all kept.
+    pub(super) passed_over: AtomicU32,
     /// The order in which its tensors were read last time.
     pub(super) learned: OnceLock<Vec<u32>>,
     /// Why it is being filled ahead of its readers.
@@ -59,6 +63,7 @@ pub struct Generation {
     pub(super) passthrough: Mutex<u32>,
     /// What the policy was last told of whether clients hold it.
     pub(super) marked_held: AtomicBool,
+    legacy: Arc<Legacy>,
 }
 
 impl std::fmt::Debug for Generation {
@@ -75,6 +80,7 @@ impl Generation {
         identity: SourceIdentity,
         occupied: Arc<AtomicU64>,
         now: u64,
+        legacy: Arc<Legacy>,
     ) -> Self {
         Self {
             id,
@@ -91,6 +97,7 @@ impl Generation {
             courses: Mutex::default(),
             loaded: AtomicBool::new(false),
             filling_whole: AtomicBool::new(false),
+            passed_over: AtomicU32::new(0),
             learned: OnceLock::new(),
             prefetch: Mutex::default(),
             occupied,
@@ -100,12 +107,18 @@ impl Generation {
             handles: AtomicU32::new(0),
             passthrough: Mutex::new(0),
             marked_held: AtomicBool::new(false),
+            legacy,
         }
     }
 
     /// The name under which policies know this content.
     pub fn file_id(&self) -> FileId {
         self.file
+    }
+
+    /// The device that its source lies on.
+    pub(super) fn device(&self) -> u64 {
+        self.identity.lock().device
     }
 
     pub fn identity(&self) -> SourceIdentity {
@@ -115,6 +128,7 @@ impl Generation {
     /// The same content under a new identity: something that leaves the bytes alone has moved the times.
     pub(super) fn rebind(&self, identity: SourceIdentity) {
         *self.identity.lock() = identity;
+        self.legacy.note(&Record::Rebound { id: self.id, identity });
     }
 
     /// Whether every byte is in the arena.
@@ -165,10 +179,36 @@ impl Generation {
             let _making = self.passthrough.lock();
             if self.arena.get().is_none() {
                 let made = make()?;
+                self.leave_behind(&made);
                 return Ok(self.arena.get_or_init(|| made));
             }
         }
         Ok(self.arena.get().expect("made by somebody else just now"))
+    }
+
+    /// From here on the next worker finds it.
+    fn leave_behind(&self, arena: &ArenaFile) {
+        let parked = self
+            .legacy
+            .park(Parked::ArenaFile(self.id), arena.as_file().as_fd())
+            .and_then(|()| self.legacy.park(Parked::Source(self.id), self.source.file().as_fd()));
+        match parked {
+            Ok(()) => {
+                self.legacy.note(&Record::Generation { id: self.id, file: self.file, identity: self.identity() });
+            }
+            Err(error) => tracing::warn!(%error, generation = %self.id, "it would not survive this process"),
+        }
+    }
+
+    /// Takes over what an earlier process has filled.
+    pub(super) fn adopt(&self, arena: ArenaFile, present: &[Range<ExtentIndex>]) {
+        for extent in present.iter().cloned().flatten() {
+            self.extents.begin_fill(extent);
+            self.extents.filled(extent);
+            arena.lock(extent);
+        }
+        self.occupied.fetch_add(u64::from(self.extents.present()), Ordering::AcqRel);
+        let _ = self.arena.set(arena);
     }
 
     pub(super) fn remember_job(&self, extents: Range<ExtentIndex>, job: JobId, engine: &Engine) {
@@ -225,29 +265,58 @@ impl Generation {
 
     /// True for the one that ended it.
     pub(super) fn kill(&self) -> bool {
-        !self.dead.swap(true, Ordering::AcqRel)
+        let was_alive = !self.dead.swap(true, Ordering::AcqRel);
+        if was_alive && self.arena.get().is_some() {
+            self.legacy.note(&Record::Ended { id: self.id });
+        }
+        was_alive
     }
 
-    /// Whether the source still has this content, looked up at most a few times a second. `now` in milliseconds.
-    pub(super) fn is_current(&self, now: u64) -> bool {
+    /// These extents are complete, and no longer so: the next worker must not hear the one too early or the other too
+    /// late.
+    pub(super) fn note_filled(&self, extents: Range<ExtentIndex>) {
+        self.legacy.note(&Record::Filled { id: self.id, extents });
+    }
+
+    pub(super) fn note_evicted(&self, extents: Range<ExtentIndex>) {
+        self.legacy.note(&Record::Evicted { id: self.id, extents });
+    }
+
+    /// What is known of the source, looked up at most a few times a second. `now` in milliseconds.
+    pub(super) fn look(&self, now: u64) -> Look {
         if self.is_dead() {
-            return false;
+            return Look::Other;
         }
         if now.saturating_sub(self.verified.load(Ordering::Relaxed)) < TRUST_MILLISECONDS {
-            return true;
+            return Look::Same;
         }
-        let current = self.matches_source();
-        if current {
+        let look = self.look_now();
+        if look == Look::Same {
             self.verified.store(now, Ordering::Relaxed);
         }
-        current
+        look
     }
 
-    /// Whether the source has this content now.
-    pub(super) fn matches_source(&self) -> bool {
+    /// What the source has now.
+    pub(super) fn look_now(&self) -> Look {
         let identity = *self.identity.lock();
-        identity_of(self.source.file()).is_ok_and(|now| now == identity)
+        match identity_of(self.source.file()) {
+            Ok(now) if now == identity => Look::Same,
+            Ok(_) => Look::Other,
+            // What is gone for good says so; what does not answer may come back as it was.
+            Err(Errno::STALE | Errno::NOENT) => Look::Other,
+            Err(_) => Look::Unknown,
+        }
     }
+}
+
+/// Whether a source has the content of a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Same,
+    Other,
+    /// It does not say: what is kept is given to nobody, and is good again when it says so.
+    Unknown,
 }
 
 /// A whole generation that a client has open in passthrough: nothing of it is evicted while this lives.
@@ -267,6 +336,10 @@ impl Held {
         Some(Self { generation: Arc::clone(generation) })
     }
 
+    pub fn generation(&self) -> &Arc<Generation> {
+        &self.generation
+    }
+
     /// The bytes of `range`, fewer at the end of the file.
     pub fn bytes(&self, range: Range<u64>) -> &[u8] {
         let size = self.generation.size;
@@ -283,6 +356,11 @@ impl Drop for Held {
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        if self.arena.get().is_some() {
+            self.legacy.note(&Record::GenerationGone { id: self.id });
+            self.legacy.unpark(Parked::ArenaFile(self.id));
+            self.legacy.unpark(Parked::Source(self.id));
+        }
         // Nothing is being filled or evicted: whoever does that holds the generation.
         self.occupied.fetch_sub(u64::from(self.extents.present()), Ordering::AcqRel);
     }

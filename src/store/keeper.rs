@@ -1,6 +1,6 @@
 //! The thread that keeps the arena within its marks. Reads leave evictions to it: none of them ever waits for one.
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -11,8 +11,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::waiters::Then;
 use super::{Generation, Store, StoreEvent};
+use crate::failpoint;
 use crate::fill::Class;
 use crate::ids::{ExtentIndex, FileId};
+use crate::journal::Tally;
 use crate::pressure::BudgetReason;
 use crate::residency::{UseKind, Victim};
 use crate::units::EXTENT_SIZE;
@@ -20,11 +22,18 @@ use crate::units::EXTENT_SIZE;
 /// How often it looks around unasked.
 const TICK: Duration = Duration::from_millis(200);
 
+/// Room is made when less than this part of what lies between the marks is left, so that who comes next need not wait.
+const NEAR_PART: u64 = 4;
+const NEAR_MOST: u64 = 8 * EXTENT_SIZE;
+
 /// How often other victims are looked for at once, where some were refused.
 const RECLAIM_TRIES: u32 = 4;
 
 /// How often what was learned is written down.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
+
+/// The lane of timers, which wait for no device.
+pub(super) const TIMERS: u64 = u64::MAX;
 
 enum Task {
     /// Evict these, then fill those.
@@ -120,7 +129,7 @@ fn run(store: &Weak<Store>, shared: &Shared) {
         };
         let Some(store) = store.upgrade() else { return };
         // Evictions do not wait for what these do.
-        due.into_iter().for_each(|then| store.background.spawn(|_| then()));
+        due.into_iter().for_each(|then| store.background.spawn(TIMERS, |_| then()));
         match task {
             Some(Task::MakeRoom { generation, victims, admit, class }) => {
                 store.make_room(&generation, &victims, admit, class);
@@ -214,15 +223,19 @@ impl Store {
                 push(if generation.extents.is_present(extent) { &mut kept } else { &mut gone }, extent);
                 continue;
             }
+            generation.note_evicted(extent..extent + 1);
+            failpoint::pass("evict.noted");
             if let Err(error) = arena.punch(&(extent..extent + 1)) {
                 tracing::error!(%error, generation = %generation.id, "cannot free pages of the arena");
+                generation.note_filled(extent..extent + 1);
                 generation.extents.kept(extent);
                 push(&mut kept, extent);
                 continue;
             }
             if !generation.is_dead() {
-                self.counters.evicted.fetch_add(generation.cost(extent), Ordering::Relaxed);
+                self.legacy.add(Tally::Evicted, generation.cost(extent));
             }
+            failpoint::pass("evict.punched");
             push(&mut freed, extent);
         }
         {
@@ -251,14 +264,13 @@ impl Store {
         }
     }
 
-    /// Forgets an ended generation: its name goes, and every extent that nobody looks at. The rest follows when the
+    /// Forgets an ended generation: every extent goes that nobody looks at. The rest follows when the
     /// clients that have it open or mapped let go.
     fn discard(self: &Arc<Self>, generation: &Arc<Generation>) {
         self.residency.lock().forget(generation.file_id());
         if generation.arena().is_none() {
             return;
         }
-        self.arena.unlink(generation.id);
         if !self.is_freed(generation) {
             self.ended.lock().push(Arc::clone(generation));
         }
@@ -284,16 +296,8 @@ impl Store {
                 self.mark_held(generation, false);
             }
         }
-        // What may wait for storage is done by others, one at a time.
-        if !self.sweeping.swap(true, Ordering::AcqRel) {
-            let store = Arc::clone(self);
-            self.background.spawn(move |runs| {
-                if runs {
-                    store.sweep(&all);
-                }
-                store.sweeping.store(false, Ordering::Release);
-            });
-        }
+        self.tally_fills();
+        self.sweep_aside(all);
         // What somebody looked at when it ended.
         let ended: Vec<_> = self.ended.lock().clone();
         let freed: Vec<_> = ended.iter().filter(|generation| self.is_freed(generation)).map(|g| g.id).collect();
@@ -302,38 +306,86 @@ impl Store {
         self.look_at_hints();
     }
 
-    /// Evicts down to the low mark once the high one is reached.
+    /// What may wait for storage is done by others, one at a time for each device.
+    fn sweep_aside(self: &Arc<Self>, generations: Vec<Arc<Generation>>) {
+        let mut by_device: HashMap<u64, Vec<Arc<Generation>>> = HashMap::new();
+        for generation in generations {
+            by_device.entry(generation.device()).or_default().push(generation);
+        }
+        for (device, mut generations) in by_device {
+            let begins = self.sweeping.lock().insert(device);
+            if !begins {
+                // Those of them that end here close their sources, which may wait as well.
+                generations.retain(|generation| Arc::strong_count(generation) == 1);
+                if generations.is_empty() {
+                    continue;
+                }
+            }
+            let store = Arc::clone(self);
+            self.background.spawn(device, move |runs| {
+                if runs && begins {
+                    store.sweep(&generations);
+                }
+                drop(generations);
+                if begins {
+                    store.sweeping.lock().remove(&device);
+                }
+            });
+        }
+        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
+            self.saved.store(self.milliseconds(), Ordering::Relaxed);
+            let store = Arc::clone(self);
+            self.background.spawn(TIMERS, move |_| store.memory.save());
+        }
+    }
+
+    /// Evicts down to the low mark once the high one is near.
     fn reclaim(self: &Arc<Self>) {
         // Victims that clients hold are refused, of which the policy knows afterwards: then others are next.
         for _ in 0..RECLAIM_TRIES {
             let taken = self.taken();
-            if taken < self.high_mark().saturating_sub(8 * EXTENT_SIZE) {
+            let near = (self.high_mark().saturating_sub(self.low_mark()) / NEAR_PART).min(NEAR_MOST);
+            if taken < self.high_mark().saturating_sub(near) {
                 return;
             }
             let (missing, now) = (taken.saturating_sub(self.low_mark()), self.now());
             let emergency = self.follower.reason() == BudgetReason::Emergency;
             let victims = {
                 let mut residency = self.residency.lock();
-                if emergency { residency.surrender(missing, now) } else { residency.reclaim(missing, now) }
+                match () {
+                    () if emergency => residency.surrender(missing, now),
+                    () if taken > self.high_mark() => residency.reclaim(missing, now),
+                    // What the policy keeps is not too much: what lands just now is, and goes when it has.
+                    () => residency.trim(missing, now),
+                }
             };
             if victims.is_empty() {
                 return;
             }
             self.evict(&victims);
+            if emergency {
+                self.drop_held(&victims);
+            }
         }
     }
 
-    /// Drops what nobody can open again, because its last name was taken away behind the mount, and writes down what was
-    /// learned.
+    /// Of what had to go and is held by clients, none gets a new one: the memory comes back as soon as the last of those
+    /// lets go.
+    pub(super) fn drop_held(self: &Arc<Self>, victims: &[Victim]) {
+        for generation in victims.iter().filter_map(|victim| self.generation_of(victim.file)) {
+            if generation.marked_held.load(Ordering::Relaxed) && !generation.is_dead() {
+                tracing::warn!(file = %generation.file_id(), "out of memory: a file that programs hold goes with them");
+                self.end(&generation);
+            }
+        }
+    }
+
+    /// Drops what nobody can open again, because its last name was taken away behind the mount.
     fn sweep(self: &Arc<Self>, generations: &[Arc<Generation>]) {
         for generation in generations {
             if generation.handles.load(Ordering::Acquire) == 0 && generation.is_unlinked() {
                 self.end(generation);
             }
-        }
-        if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
-            self.saved.store(self.milliseconds(), Ordering::Relaxed);
-            self.memory.save();
         }
     }
 

@@ -9,6 +9,7 @@ mod ahead;
 mod background;
 mod budget;
 mod bypass;
+mod cost;
 mod error;
 mod extents;
 mod filling;
@@ -21,6 +22,7 @@ mod opening;
 mod read;
 mod recorder;
 mod report;
+mod restore;
 mod steer;
 mod touched;
 mod traced;
@@ -29,9 +31,9 @@ mod waiters;
 #[cfg(test)]
 mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -46,20 +48,21 @@ pub use inventory::{FileReport, FillReport, StoreEvent, Witness, bytes_within};
 pub use opening::{ASSUMED_SPEED, Opened};
 pub use recorder::RecordError;
 pub use report::{IoReport, RamReport};
+pub use restore::Kept;
 pub use steer::Evicted;
 
 use crate::arena::{Arena, Pages};
 use crate::fill::{Engine, EngineChoice, EngineError, Storage};
 use crate::format::TensorMap;
 use crate::ids::{FileId, GenerationId, SourceIdentity};
-use crate::residency::PolicyKind;
+use crate::journal::{Legacy, Tally};
+use crate::residency::{PolicyKind, RefetchCost};
 use crate::units::EXTENT_SIZE;
 use budget::Follower;
 use bypass::Bypass;
 use hints::Hints;
 use keeper::Keeper;
 use memory::Memory;
-use report::Counters;
 use traced::Traced;
 
 /// Files smaller than this are left to the kernel.
@@ -94,11 +97,12 @@ pub struct Store {
     /// Bytes that the arena may hold now.
     budget: AtomicU64,
     follower: Follower,
+    legacy: Arc<Legacy>,
     arena: Arena,
     /// By the device that a source lies on, and whether that was seen to be what the engine takes it for.
     engines: Mutex<HashMap<u64, (Engine, bool)>>,
-    /// Held while an engine is started.
-    starting: Mutex<()>,
+    /// By device: held while its engine is started, for which is read from it.
+    starting: Mutex<HashMap<u64, Arc<Mutex<()>>>>,
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
     background: Background,
@@ -110,17 +114,20 @@ pub struct Store {
     generations: Mutex<HashMap<SourceFileKey, Arc<Generation>>>,
     /// Content of which nothing is kept, and the name under which the policy knows it.
     resting: Mutex<HashMap<SourceFileKey, (SourceIdentity, FileId)>>,
+    /// By device, what reading from it is taken to cost.
+    costs: Mutex<HashMap<u64, RefetchCost>>,
     headers: Cache<SourceIdentity, Arc<TensorMap>>,
     next_generation: AtomicU64,
     /// Generations that are no longer current, as long as clients hold something of them.
     ended: Mutex<Vec<Arc<Generation>>>,
     /// Extents that are present or being filled.
     occupied: Arc<AtomicU64>,
-    counters: Counters,
+    /// Bytes that engines of earlier processes have read.
+    filled_before: u64,
     /// Milliseconds, when what was learned was written down last.
     saved: AtomicU64,
-    /// Somebody is at [`Store::sweep`].
-    sweeping: AtomicBool,
+    /// The devices at which somebody is at [`Store::sweep`].
+    sweeping: Mutex<HashSet<u64>>,
     started: Instant,
     listener: OnceLock<Listener>,
     witness: OnceLock<Witness>,
@@ -130,10 +137,25 @@ impl Store {
     /// # Errors
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
+        let arena = Arena::create(Self::arena_size(config.budget))?;
+        Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new())
+    }
+
+    /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it (twice: by a process
+    /// and by one before it that is slow to die), and a little for what the kernel rounds up.
+    pub fn arena_size(budget: u64) -> u64 {
+        budget + budget / 16 + (2 * slots(budget) + 16) * EXTENT_SIZE
+    }
+
+    /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there.
+    pub fn start_in(
+        config: StoreConfig,
+        arena: Arena,
+        legacy: Arc<Legacy>,
+        kept: Vec<Kept>,
+    ) -> Result<Arc<Self>, StoreError> {
         let engine_choice = usable(config.engine)?;
-        let slots = (config.budget / EXTENT_SIZE / 32).clamp(4, 64);
-        // What the budget counts, what is read past it, and a little for what the kernel rounds up.
-        let arena = Arena::create(config.budget + config.budget / 16 + (slots + 16) * EXTENT_SIZE)?;
+        let slots = slots(config.budget);
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
         let reserve = config.reserve;
         let store = Arc::new(Self {
@@ -141,7 +163,7 @@ impl Store {
             engine_choice,
             engines: Mutex::default(),
             starting: Mutex::default(),
-            background: Background::start("source", 4).map_err(StoreError::Thread)?,
+            background: Background::start("source").map_err(StoreError::Thread)?,
             keeper: Keeper::default(),
             residency: Mutex::new(Traced::new(PolicyKind::Auto)),
             hints: Hints::default(),
@@ -150,23 +172,26 @@ impl Store {
             memory: Memory::open(config.history.clone()),
             generations: Mutex::default(),
             resting: Mutex::default(),
+            costs: Mutex::default(),
             headers: Cache::builder()
                 .weigher(|_, map: &Arc<TensorMap>| map.heap_bytes().try_into().unwrap_or(u32::MAX))
                 .max_capacity(16 << 20)
                 .build(),
-            next_generation: AtomicU64::new(1),
+            next_generation: AtomicU64::new(legacy.first_number()),
             ended: Mutex::default(),
             occupied: Arc::default(),
-            counters: Counters::default(),
+            filled_before: legacy.sum(Tally::Filled),
             saved: AtomicU64::new(0),
-            sweeping: AtomicBool::new(false),
+            sweeping: Mutex::default(),
             started: Instant::now(),
             listener: OnceLock::new(),
             witness: OnceLock::new(),
             config,
+            legacy,
             arena,
         });
         store.residency.lock().set_budget(store.keepable());
+        store.restore(kept);
         store.keeper.start(&store).map_err(StoreError::Thread)?;
         if let Some(reserve) = reserve {
             store.follower.start(&store, reserve).map_err(StoreError::Thread)?;
@@ -184,10 +209,7 @@ impl Store {
     /// Ends the threads: reads that still wait are answered with an error.
     pub fn stop(&self) {
         self.follower.stop();
-        match self.stop_trace() {
-            Ok(_) | Err(RecordError::NotRunning) => {}
-            Err(error) => tracing::error!(%error, "the trace is not complete"),
-        }
+        self.finish_trace();
         self.keeper.stop();
         self.forget_hints();
         // Before the engines: none is started after that.
@@ -258,6 +280,11 @@ impl Store {
             listener(generation);
         }
     }
+}
+
+/// Extents that are read past the arena at a time.
+fn slots(budget: u64) -> u64 {
+    (budget / EXTENT_SIZE / 64).clamp(4, 64)
 }
 
 /// Finds out once which engine runs here; the engines of all devices are of that kind.

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::time::SystemTime;
 
+use super::generation::Look;
 use super::memory::Course;
 use super::{Generation, Held, SETTLE, SMALLEST_MODEL, Store, identity_of};
 use crate::fill::SourceFile;
 use crate::ids::{FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::predict::{Access, Expectation, OpenKind};
-use crate::residency::{RefetchCost, UseKind};
+use crate::residency::UseKind;
 
 /// How many files the policy remembers of which nothing is kept.
 const MOST_RESTING: usize = 20_000;
@@ -71,8 +72,7 @@ impl Store {
         if let Some(replaced) = replaced {
             self.end(&replaced);
         }
-        let (course, store) = (Course::new(), Arc::clone(self));
-        Some(Opened { generation, store, course, begun: AtomicBool::new(false), told: AtomicU8::new(NOTHING) })
+        Some(Opened::new(Arc::clone(self), generation))
     }
 
     /// The generation that is kept for content of this identity, if there is one.
@@ -135,8 +135,7 @@ impl Store {
 
     /// Makes a generation known to the policy: from here on its bytes may be kept.
     pub(super) fn register(&self, generation: &Generation) {
-        let speed = self.speed(generation).unwrap_or(ASSUMED_SPEED);
-        let cost = RefetchCost::from_bytes_per_second(speed);
+        let cost = self.cost(generation);
         let mut residency = self.residency.lock();
         // Looked at under the lock: what has ended is forgotten under it later, and nobody would forget it again.
         if generation.is_dead() {
@@ -145,12 +144,24 @@ impl Store {
         residency.register(generation.file_id(), generation.size, cost);
     }
 
+    /// Whether the source still has the content of a generation. One that is over is taken out of use.
+    pub(super) fn is_current(self: &Arc<Self>, generation: &Arc<Generation>) -> bool {
+        match generation.look(self.milliseconds()) {
+            Look::Same => true,
+            Look::Unknown => false,
+            Look::Other => {
+                self.end(generation);
+                false
+            }
+        }
+    }
+
     /// Takes a generation that is no longer current out of use. What of it nobody looks at is freed.
     pub(super) fn end(self: &Arc<Self>, generation: &Arc<Generation>) {
         if !generation.kill() {
             return;
         }
-        tracing::debug!(generation = %generation.id, "the source has other content now");
+        tracing::debug!(generation = %generation.id, "over: no new open gets this");
         let identity = generation.identity();
         if let Entry::Occupied(known) = self.generations.lock().entry((identity.device, identity.inode))
             && Arc::ptr_eq(known.get(), generation)
@@ -180,9 +191,6 @@ impl Store {
             drop(generations);
             self.rest(generation);
             self.bypass.forget(generation.id);
-            if generation.arena().is_some() {
-                self.arena.unlink(generation.id);
-            }
         }
     }
 
@@ -196,6 +204,7 @@ impl Store {
             identity,
             Arc::clone(&self.occupied),
             self.milliseconds(),
+            Arc::clone(&self.legacy),
         ))
     }
 
@@ -225,6 +234,12 @@ impl Store {
 }
 
 impl Opened {
+    /// `generation` counts it among its handles already.
+    pub(super) fn new(store: Arc<Store>, generation: Arc<Generation>) -> Self {
+        let course = Course::new();
+        Self { generation, store, course, begun: AtomicBool::new(false), told: AtomicU8::new(NOTHING) }
+    }
+
     /// From here on it is read, and counts as an open.
     pub fn begin(&self) {
         if !self.begun.swap(true, Ordering::Relaxed) {

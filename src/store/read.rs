@@ -6,13 +6,13 @@ use std::io::IoSliceMut;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::extents::Pinned;
 use super::{Generation, Opened, ReadError, Store, bypass};
 use crate::fill::{Class, SourceFile};
+use crate::journal::Tally;
 use crate::predict::Access;
 use crate::residency::UseKind;
 use crate::units::{extent_bytes, extents_of};
@@ -21,6 +21,10 @@ thread_local! {
     /// One buffer a thread, as large as the largest request that it answered.
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
+
+/// A read of at most so much that nobody has prepared for is answered by itself before its extents are filled: whoever
+/// looks at a little of a file must not wait for all that belongs to it.
+const SMALL: u64 = 256 << 10;
 
 enum Piece<'a> {
     Arena(#[expect(dead_code, reason = "keeps the extent from being evicted")] Pinned<'a>),
@@ -36,9 +40,8 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let generation = &opened.generation;
-        if !generation.is_current(self.milliseconds()) {
-            self.end(generation);
-            return self.read_source(&generation.source, range, reply);
+        if !self.is_current(generation) {
+            return self.read_source(&generation.source, generation.device(), range, reply);
         }
         let range = range.start.min(generation.size)..range.end.min(generation.size);
         if range.is_empty() {
@@ -48,7 +51,7 @@ impl Store {
         let extents = extents_of(&range);
         if let Some(_pinned) = generation.extents.pin(extents.clone()) {
             let is_new = generation.touched.add(extents);
-            self.counters.served_from_ram.fetch_add(range.end - range.start, Ordering::Relaxed);
+            self.legacy.add(Tally::ServedFromRam, range.end - range.start);
             let arena = generation.arena().expect("present extents have an arena file");
             reply(Ok(arena.bytes(range.clone())));
             // Once an extent: the window moves on before the reader comes to its end.
@@ -63,14 +66,14 @@ impl Store {
         }
         let Some(kind) = kind else {
             // Only names and shapes so far: a thousand files are looked at like this without loading one.
-            return self.read_source(&generation.source, range, reply);
+            return self.read_source(&generation.source, generation.device(), range, reply);
         };
         opened.reconsider();
         self.read_missing(opened, range, kind, reply);
     }
 
-    /// Answers with the source's bytes as they are now. Nothing is kept.
-    pub fn read_source<R>(self: &Arc<Self>, source: &Arc<SourceFile>, range: Range<u64>, reply: R)
+    /// Answers with the source's bytes as they are now. Nothing is kept. `device` is what the source lies on.
+    pub fn read_source<R>(self: &Arc<Self>, source: &Arc<SourceFile>, device: u64, range: Range<u64>, reply: R)
     where
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
@@ -86,8 +89,9 @@ impl Store {
             self.count_aside(bytes.len());
             return reply(Ok(&bytes));
         }
+        tracing::trace!(?range, "reading aside");
         let (store, source) = (Arc::clone(self), Arc::clone(source));
-        self.background.spawn(move |runs| match runs {
+        self.background.spawn(device, move |runs| match runs {
             true => store.read_source_here(&source, range, reply),
             false => reply(Err(ReadError::Stopped)),
         });
@@ -118,10 +122,25 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let generation = &opened.generation;
-        generation.touched.add(extents_of(&range));
+        let extents = extents_of(&range);
+        generation.touched.add(extents.clone());
+        let is_coming = |mut extents: Range<_>| extents.any(|extent| generation.extents.is_filling(extent));
+        let is_small = range.end - range.start <= SMALL;
+        if is_small && !is_coming(extents.clone()) && self.pieces(generation, &range).is_none() {
+            let (store, looked_at) = (Arc::clone(self), Arc::clone(generation));
+            return self.read_source(&generation.source, generation.device(), range.clone(), move |result| {
+                reply(result);
+                // Not here: whoever waits for what is brought may be answered on this thread, which is at an answer.
+                let filling = Arc::clone(&store);
+                store.background.spawn(looked_at.device(), move |runs| {
+                    if runs {
+                        filling.bring(&looked_at, &range, kind);
+                    }
+                });
+            });
+        }
         self.bring(generation, &range, kind);
         let (store, waited) = (Arc::clone(self), Arc::clone(generation));
-        let extents = extents_of(&range);
         self.when_settled(generation, extents, Class::Demand, move || store.serve(&waited, range, reply));
     }
 
@@ -132,12 +151,11 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let Some(pieces) = self.pieces(generation, &range) else {
-            return self.read_source(&generation.source, range, reply);
+            return self.read_source(&generation.source, generation.device(), range, reply);
         };
         let length = range.end - range.start;
         let from_arena = pieces.iter().all(|piece| matches!(piece, Piece::Arena(_)));
-        let counter = if from_arena { &self.counters.served_from_ram } else { &self.counters.served_from_source };
-        counter.fetch_add(length, Ordering::Relaxed);
+        self.legacy.add(if from_arena { Tally::ServedFromRam } else { Tally::ServedFromSource }, length);
         let first = extents_of(&range).start;
         match &pieces[..] {
             _ if from_arena => {
@@ -180,8 +198,8 @@ impl Store {
     }
 
     fn count_aside(&self, length: usize) {
-        self.counters.served_from_source.fetch_add(length as u64, Ordering::Relaxed);
-        self.counters.read_aside.fetch_add(length as u64, Ordering::Relaxed);
+        self.legacy.add(Tally::ServedFromSource, length as u64);
+        self.legacy.add(Tally::ReadAside, length as u64);
     }
 }
 
@@ -193,17 +211,32 @@ fn sized(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
 }
 
 /// Reads until the buffer is full or the file ends.
+///
+/// # Errors
+/// Also where the source gives no more bytes although it says that the file goes on there.
 fn read_fully(file: &File, buffer: &mut [u8], offset: u64) -> Result<usize, ReadError> {
     let mut length = 0;
+    let mut ended = false;
     while length < buffer.len() {
-        match file.read_at(&mut buffer[length..], offset + length as u64) {
-            Ok(0) => break,
-            Ok(read) => length += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => {
-                let errno = error.raw_os_error().unwrap_or(Errno::IO.raw_os_error());
-                return Err(ReadError::Source { offset: offset + length as u64, errno });
+        let at = offset + length as u64;
+        let failed = |errno: Errno| ReadError::Source { offset: at, errno: errno.raw_os_error() };
+        match file.read_at(&mut buffer[length..], at) {
+            Ok(0) => {
+                let size = rustix::fs::fstat(file).map_err(failed)?.st_size as u64;
+                if at >= size {
+                    break;
+                }
+                // It may have grown just now. Twice in a row is an answer that cannot be right.
+                if std::mem::replace(&mut ended, true) {
+                    return Err(failed(Errno::IO));
+                }
             }
+            Ok(read) => {
+                length += read;
+                ended = false;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(failed(Errno::from_io_error(&error).unwrap_or(Errno::IO))),
         }
     }
     Ok(length)

@@ -184,4 +184,12 @@ impl Store {
         let recorder = self.residency.lock().stop_recording();
         recorder.ok_or(RecordError::NotRunning)?.stop()
     }
+
+    /// Ends a recording, if there is one, with the process that makes it.
+    pub fn finish_trace(&self) {
+        match self.stop_trace() {
+            Ok(_) | Err(RecordError::NotRunning) => {}
+            Err(error) => tracing::error!(%error, "the trace is not complete"),
+        }
+    }
 }

@@ -1,18 +1,10 @@
-//! What the store says of itself. Bytes, and counts since its start.
+//! What the store says of itself. Bytes, and counts since the start of the daemon, whichever process counted.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::Store;
+use crate::journal::Tally;
 use crate::pressure::BudgetReason;
-
-#[derive(Debug, Default)]
-pub(super) struct Counters {
-    pub(super) served_from_ram: AtomicU64,
-    pub(super) served_from_source: AtomicU64,
-    /// Read on our own threads, past the engine.
-    pub(super) read_aside: AtomicU64,
-    pub(super) evicted: AtomicU64,
-}
 
 /// How the arena's memory is used. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +53,24 @@ impl Store {
         }
     }
 
+    /// Bytes that engines have read, those of earlier processes included, up to a fifth of a second before their ends.
+    pub(super) fn tally_fills(&self) -> u64 {
+        let engines = self.engines.lock();
+        let now: u64 = engines.values().map(|(engine, _)| engine.counters().source_read_bytes).sum();
+        let all = self.filled_before + now;
+        self.legacy.journal().tally(Tally::Filled).store(all, Ordering::Relaxed);
+        all
+    }
+
     pub fn io_report(&self) -> IoReport {
         let engines: Vec<_> = self.engines.lock().values().map(|(engine, _)| engine.counters()).collect();
-        let filled: u64 = engines.iter().map(|counters| counters.source_read_bytes).sum();
+        let filled = self.tally_fills();
         IoReport {
             engine: self.engine_kind(),
-            source_read: filled + self.counters.read_aside.load(Ordering::Relaxed),
-            served_from_ram: self.counters.served_from_ram.load(Ordering::Relaxed),
-            served_from_source: self.counters.served_from_source.load(Ordering::Relaxed),
-            evicted: self.counters.evicted.load(Ordering::Relaxed),
+            source_read: filled + self.legacy.sum(Tally::ReadAside),
+            served_from_ram: self.legacy.sum(Tally::ServedFromRam),
+            served_from_source: self.legacy.sum(Tally::ServedFromSource),
+            evicted: self.legacy.sum(Tally::Evicted),
             speed: engines.iter().filter_map(|counters| counters.bytes_per_second).max(),
         }
     }

@@ -1,6 +1,6 @@
 //! The residency engine, with a record of what it is told and decides where somebody asked for one.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{Deref, DerefMut, Range};
 use std::time::Duration;
 
@@ -15,6 +15,7 @@ pub(super) struct Traced {
     budget: u64,
     /// What a trace has to begin with.
     files: BTreeMap<FileId, (u64, RefetchCost)>,
+    in_vram: BTreeSet<FileId>,
     recorder: Option<Recorder>,
     /// Why something of a file was to go, the last time.
     reasons: HashMap<FileId, EvictReason>,
@@ -23,7 +24,14 @@ pub(super) struct Traced {
 impl Traced {
     pub(super) fn new(policy: PolicyKind) -> Self {
         let engine = Residency::new(policy, 0);
-        Self { engine, budget: 0, files: BTreeMap::new(), recorder: None, reasons: HashMap::new() }
+        Self {
+            engine,
+            budget: 0,
+            files: BTreeMap::new(),
+            in_vram: BTreeSet::new(),
+            recorder: None,
+            reasons: HashMap::new(),
+        }
     }
 
     pub(super) fn recorder(&self) -> Option<&Recorder> {
@@ -38,6 +46,15 @@ impl Traced {
         recorder.record(What::Budget { bytes: self.budget });
         for (file, (size, cost)) in &self.files {
             recorder.record(What::File { file: *file, size: *size, cost: *cost });
+        }
+        for file in &self.in_vram {
+            recorder.record(What::InVram { file: *file, held: true });
+        }
+        // Those that go last come first: a replay under a smaller budget keeps them.
+        for (file, extents) in self.engine.resident_files() {
+            for extents in extents.runs().iter().cloned() {
+                recorder.record(What::Resident { file, extents });
+            }
         }
         self.recorder = Some(recorder);
         None
@@ -64,8 +81,17 @@ impl Traced {
         self.engine.register(file, size, cost);
     }
 
+    pub(super) fn in_vram(&mut self, file: FileId, held: bool) {
+        let is_news = if held { self.in_vram.insert(file) } else { self.in_vram.remove(&file) };
+        if let Some(recorder) = self.recorder.as_mut().filter(|_| is_news) {
+            recorder.record(What::InVram { file, held });
+        }
+        self.engine.in_vram(file, held);
+    }
+
     pub(super) fn forget(&mut self, file: FileId) {
         self.files.remove(&file);
+        self.in_vram.remove(&file);
         self.reasons.remove(&file);
         if let Some(recorder) = &mut self.recorder {
             recorder.forget(file);
@@ -116,6 +142,12 @@ impl Traced {
 
     pub(super) fn reclaim(&mut self, bytes: u64, now: Duration) -> Vec<Victim> {
         let victims = self.engine.reclaim(bytes, now);
+        self.note(&victims);
+        victims
+    }
+
+    pub(super) fn trim(&mut self, bytes: u64, now: Duration) -> Vec<Victim> {
+        let victims = self.engine.trim(bytes, now);
         self.note(&victims);
         victims
     }

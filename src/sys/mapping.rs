@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
+use std::sync::atomic::AtomicU64;
 
 use memmap2::{Advice, Mmap, MmapOptions, MmapRaw};
 
@@ -52,6 +53,25 @@ impl Mapping {
         // change meanwhile is the caller's promise above: extents are read between their completion and their
         // eviction, and eviction waits for readers.
         unsafe { std::slice::from_raw_parts(self.raw.as_ptr().add(range.start), range.len()) }
+    }
+
+    /// A word of the mapping as a counter that several threads may change.
+    ///
+    /// # Panics
+    /// Where it does not lie in the mapping.
+    pub fn counter(&self, index: usize) -> &AtomicU64 {
+        assert!(index < self.len() / 8, "counter {index} is outside a mapping of {}", self.len());
+        // SAFETY: the word lies in the mapping, which lives as long as `self`, and is aligned, since mappings begin at a
+        // page. What a word is used for is decided above: a counter is only ever touched as one.
+        unsafe { &*self.raw.as_mut_ptr().cast::<AtomicU64>().add(index) }
+    }
+
+    /// Brings pages that exist into this process' view, so that the kernel finds them when it copies from there.
+    pub fn populate(&self, range: Range<usize>) {
+        let start = range.start & !4095;
+        if let Err(error) = self.raw.advise_range(Advice::PopulateRead, start, range.end - start) {
+            tracing::debug!(%error, "pages cannot be brought in ahead");
+        }
     }
 
     /// The memory of `range` for one writer: the fill that owns these extents.

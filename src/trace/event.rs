@@ -49,6 +49,16 @@ pub enum What {
         extents: Range<ExtentIndex>,
         reason: EvictReason,
     },
+    /// A run of extents was in RAM when the trace began.
+    Resident {
+        file: FileId,
+        extents: Range<ExtentIndex>,
+    },
+    /// A GPU holds all of a file from now on, or no longer.
+    InVram {
+        file: FileId,
+        held: bool,
+    },
     /// The budget became this many bytes.
     Budget {
         bytes: u64,

@@ -10,6 +10,8 @@
 //! tag 5   Decided   file:v first:v count:v admitted:u8 reason:u8
 //! tag 6   Evicted   file:v first:v count:v reason:u8
 //! tag 7   Budget    bytes:v
+//! tag 8   Resident  file:v first:v count:v
+//! tag 9   InVram    file:v held:u8
 //! kind    = 0 load, 1 header peek, 2 scan, 3 unknown
 //! v       = unsigned LEB128, at most 10 bytes
 //! ```
@@ -38,7 +40,7 @@ const ADMIT_REASONS: [AdmitReason; 7] = [
     AdmitReason::NothingToEvict,
 ];
 
-const EVICT_REASONS: [EvictReason; 7] = [
+const EVICT_REASONS: [EvictReason; 8] = [
     EvictReason::Unused,
     EvictReason::NotKept,
     EvictReason::OverBudget,
@@ -46,6 +48,7 @@ const EVICT_REASONS: [EvictReason; 7] = [
     EvictReason::HeldByClient,
     EvictReason::InUse,
     EvictReason::Pinned,
+    EvictReason::InVram,
 ];
 
 /// Writes a trace event by event. Give it a buffered writer.
@@ -88,6 +91,12 @@ impl<W: Write> Writer<W> {
             }
             What::Budget { bytes } => {
                 record.tag(7, elapsed).v(*bytes);
+            }
+            What::Resident { file, extents } => {
+                record.tag(8, elapsed).v(file.0).run(extents);
+            }
+            What::InVram { file, held } => {
+                record.tag(9, elapsed).v(file.0).byte((*held).into());
             }
         }
         self.out.write_all(&record.bytes)
@@ -184,6 +193,8 @@ impl<'a> Reader<'a> {
             },
             6 => What::Evicted { file: self.file()?, extents: self.run()?, reason: self.one_of(&EVICT_REASONS)? },
             7 => What::Budget { bytes: self.v()? },
+            8 => What::Resident { file: self.file()?, extents: self.run()? },
+            9 => What::InVram { file: self.file()?, held: self.one_of(&[false, true])? },
             _ => return Err(self.damaged()),
         };
         Ok(Event { at_ms: self.at_ms, what })
@@ -274,6 +285,8 @@ mod tests {
             (file(), run(), prop::sample::select(EVICT_REASONS.to_vec()))
                 .prop_map(|(file, extents, reason)| What::Evicted { file, extents, reason }),
             any::<u64>().prop_map(|bytes| What::Budget { bytes }),
+            (file(), run()).prop_map(|(file, extents)| What::Resident { file, extents }),
+            (file(), any::<bool>()).prop_map(|(file, held)| What::InVram { file, held }),
         ]
     }
 

@@ -12,6 +12,8 @@ mod recorded;
 mod simulate;
 #[cfg(test)]
 mod suite;
+#[cfg(test)]
+mod vram;
 
 pub use event::{Event, What};
 pub use format::{Reader, TraceError, Writer};

@@ -19,7 +19,8 @@ type Segment = (FileId, u32);
 
 /// A use of one segment.
 struct Use {
-    place: usize,
+    /// None for what was there to begin with, which costs nothing.
+    place: Option<usize>,
     segment: Segment,
     extents: u64,
     cost: RefetchCost,
@@ -34,7 +35,7 @@ pub fn optimum(trace: &Trace, budget: u64, counted: Range<usize>) -> Outcome {
     let mut seen: HashMap<Segment, usize> = HashMap::new();
     for (place, used) in uses.iter().enumerate().rev() {
         next[place] = seen.get(&used.segment).copied().unwrap_or(usize::MAX);
-        if counted.contains(&used.place) {
+        if used.place.is_some_and(|place| counted.contains(&place)) {
             seen.insert(used.segment, place);
         }
     }
@@ -42,7 +43,7 @@ pub fn optimum(trace: &Trace, budget: u64, counted: Range<usize>) -> Outcome {
     let mut outcome = Outcome::default();
     for (used, next) in uses.iter().zip(next) {
         let hit = cache.take(used.segment);
-        if counted.contains(&used.place) {
+        if used.place.is_some_and(|place| counted.contains(&place)) {
             outcome.read(hit, used.extents - hit, used.cost);
         }
         if next != usize::MAX {
@@ -114,7 +115,15 @@ fn uses(trace: &Trace) -> Vec<Use> {
                 let run = extents.start.min(*end)..extents.end.min(*end);
                 if !run.is_empty() {
                     cuts.entry(*file).or_default().extend([run.start, run.end]);
-                    reads.push((place, *file, run, *cost));
+                    reads.push((Some(place), *file, run, *cost));
+                }
+            }
+            What::Resident { file, extents } => {
+                let Some((end, cost)) = known.get(file) else { continue };
+                let run = extents.start.min(*end)..extents.end.min(*end);
+                if !run.is_empty() {
+                    cuts.entry(*file).or_default().extend([run.start, run.end]);
+                    reads.push((None, *file, run, *cost));
                 }
             }
             _ => {}
@@ -136,6 +145,7 @@ fn uses(trace: &Trace) -> Vec<Use> {
 mod tests {
     use super::super::event::Event;
     use super::*;
+    use crate::residency::PolicyKind;
 
     const COST: RefetchCost = RefetchCost { ns_per_kib: 100 };
 
@@ -169,6 +179,17 @@ mod tests {
         let reads = [(0, 0..100), (1, 0..100), (1, 20..30), (0, 0..40), (1, 0..100)];
         // 40 of file 0 and 10 of file 1, which count twice.
         assert_eq!(hits(&reads, 50), 10 + 40 + 10);
+    }
+
+    #[test]
+    fn what_was_there_to_begin_with_costs_nothing() {
+        let mut trace = trace(&[(0, 0..100), (1, 0..100)]);
+        let begin = What::Resident { file: FileId(1), extents: 10..90 };
+        trace.events.insert(4, Event { at_ms: 0, what: begin });
+        let outcome = optimum(&trace, 50 * EXTENT_SIZE, 0..trace.events.len());
+        assert_eq!((outcome.hit, outcome.missed), (50 * EXTENT_SIZE, 150 * EXTENT_SIZE));
+        let replayed = super::super::replay(&trace, PolicyKind::Auto, 50 * EXTENT_SIZE, 0..trace.events.len());
+        assert_eq!((replayed.hit, replayed.missed), (50 * EXTENT_SIZE, 150 * EXTENT_SIZE));
     }
 
     #[test]

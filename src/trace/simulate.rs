@@ -144,9 +144,19 @@ impl<'a> Replay<'a> {
                     self.engine.closed(file, believed, *kind, now);
                 }
             }
+            What::Resident { file, extents } => self.start_with(*file, extents.clone(), now),
+            What::InVram { file, held } => self.engine.in_vram(*file, *held),
             What::Decided { .. } | What::Evicted { .. } | What::Budget { .. } => {}
         }
         step
+    }
+
+    /// What was resident at the beginning is resident here, as far as there is room.
+    fn start_with(&mut self, file: FileId, extents: Range<u32>, now: Duration) {
+        let mut extents: ExtentSet = std::iter::once(extents).collect();
+        let room = self.budget.saturating_sub(self.engine.resident_bytes()) / EXTENT_SIZE;
+        let head = extents.take_head(room);
+        self.engine.restored(file, &head, now);
     }
 
     fn read(&mut self, file: FileId, extents: &Range<u32>, kind: UseKind, now: Duration) -> Step {

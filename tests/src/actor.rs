@@ -1,6 +1,7 @@
 //! A second process that acts on files, as the same or as another user. The program is `src/bin/weightfs-test-actor.rs`.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::io::Errno;
@@ -20,10 +21,20 @@ pub struct Actor {
 impl Actor {
     /// One that runs as user and group `id`; 0 stays who the test is.
     pub fn start(id: u32) -> Actor {
+        let mut command = Command::new(Actor::program());
+        command.arg(id.to_string());
+        Actor::of(command)
+    }
+
+    /// The program.
+    pub fn program() -> PathBuf {
         let test = std::env::current_exe().expect("a test is a program");
-        let program = test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("weightfs-test-actor");
-        let mut child = Command::new(program)
-            .arg(id.to_string())
+        test.ancestors().nth(2).expect("target/<profile>/deps/<test>").join("weightfs-test-actor")
+    }
+
+    /// One that `command` comes to run.
+    pub fn of(mut command: Command) -> Actor {
+        let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

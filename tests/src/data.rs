@@ -97,6 +97,12 @@ pub fn check(seed: u64, offset: u64, found: &[u8]) -> Result<(), String> {
     same_bytes(&bytes(seed, offset, found.len()), found, offset)
 }
 
+/// The length of `bytes`, and a sum of them in which places count.
+pub fn digest(bytes: &[u8]) -> String {
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    format!("{} {:016x}", bytes.len(), bytes.iter().fold(0xcbf2_9ce4_8422_2325, step))
+}
+
 /// Compares without printing megabytes.
 ///
 /// # Errors

@@ -9,8 +9,10 @@ pub mod api;
 pub mod cgroup;
 pub mod compare;
 pub mod data;
+pub mod faulty;
 pub mod load;
 pub mod locks;
+pub mod longterm;
 pub mod maps;
 pub mod mask;
 pub mod mount;
@@ -23,5 +25,6 @@ pub mod system;
 
 pub use actor::Actor;
 pub use compare::Pair;
+pub use faulty::Faulty;
 pub use mount::Mount;
 pub use status::Status;

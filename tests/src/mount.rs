@@ -109,10 +109,32 @@ impl Mount {
         folder: Option<TempDir>,
         private: TempDir,
     ) -> Mount {
+        Mount::start_as(source, mountpoint, arguments, folder, private, &[])
+    }
+
+    /// As [`Mount::start`], with more in the daemon's environment.
+    pub fn start_with(source: &Path, options: &[&str], environment: &[(&str, &str)]) -> Mount {
+        let folder = temporary_folder("mnt");
+        let mountpoint = folder.path().join("models");
+        fs::create_dir(&mountpoint).expect("make a mount point");
+        let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+        let (source_text, mountpoint_text) = (text(source), text(&mountpoint));
+        let arguments = [options, &[&source_text, &mountpoint_text]].concat();
+        Mount::start_as(source, &mountpoint, &arguments, Some(folder), temporary_folder("run"), environment)
+    }
+
+    fn start_as(
+        source: &Path,
+        mountpoint: &Path,
+        arguments: &[&str],
+        folder: Option<TempDir>,
+        private: TempDir,
+        environment: &[(&str, &str)],
+    ) -> Mount {
         let mounts_before = mounts_on(mountpoint).len();
         let log = File::create(private.path().join("log")).expect("create the log");
         let mut command = program(private.path());
-        command.args(["mount", "--foreground"]).args(arguments);
+        command.args(["mount", "--foreground"]).args(arguments).envs(environment.iter().copied());
         // A group of its own: what the daemon starts can be ended with it, and nothing else can.
         command.process_group(0).stdin(Stdio::null()).stderr(log.try_clone().expect("share the log")).stdout(log);
         let child = command.spawn().unwrap_or_else(|error| panic!("{} does not start: {error}", binary().display()));
@@ -152,7 +174,7 @@ impl Mount {
         &self.source
     }
 
-    /// The process that `weightfs mount --foreground` is.
+    /// The process that `weightfs mount --foreground` is: the supervisor.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -182,6 +204,25 @@ impl Mount {
         let output = self.run(&["status", self.mountpoint.to_str().expect("UTF-8"), "--json"]);
         assert!(output.status.success(), "status: {}\n{}", String::from_utf8_lossy(&output.stderr), self.log());
         Status(serde_json::from_slice(&output.stdout).expect("status --json prints JSON"))
+    }
+
+    /// Whether the supervisor has ended.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// For a daemon that has ended in a way that the test has looked at.
+    pub fn forget(mut self) {
+        self.alive = None;
+        self.ended = true;
+    }
+
+    /// Ends a daemon whose workers may die while they end it.
+    pub fn end_somehow(mut self) {
+        self.signal(Signal::SIGTERM);
+        self.wait();
+        assert!(!self.is_mounted(), "{} is still mounted", self.mountpoint.display());
+        self.forget();
     }
 
     /// Sends a signal to the daemon.

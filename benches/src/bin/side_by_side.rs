@@ -10,7 +10,7 @@ use weightfs_benches::data::{Library, Sizes};
 use weightfs_benches::error::{BenchError, Doing, Result};
 use weightfs_benches::interrupt;
 use weightfs_benches::machine::{self, Machine};
-use weightfs_benches::readers::{Python, Readers};
+use weightfs_benches::readers::{Python, Readers, turns};
 use weightfs_benches::report::{Comparison, Figure, Outcome, Results, Skipped, render};
 use weightfs_benches::scenario::{self, Bench, Scenario};
 use weightfs_benches::weightfs::Weightfs;
@@ -55,6 +55,10 @@ struct Arguments {
     #[arg(long)]
     keep: bool,
 
+    /// Becomes a process that reads these models in turn, so many times.
+    #[arg(long, value_name = "ROUNDS", hide = true)]
+    read_in_turns: Option<usize>,
+
     /// Only scenarios whose name begins with one of these.
     #[arg(value_name = "SCENARIO")]
     only: Vec<String>,
@@ -71,6 +75,10 @@ fn main() -> ExitCode {
 }
 
 fn run(arguments: &Arguments) -> Result<()> {
+    if let Some(rounds) = arguments.read_in_turns {
+        let models: Vec<PathBuf> = arguments.only.iter().map(PathBuf::from).collect();
+        return turns::serve(&models, rounds);
+    }
     let program = env::current_exe().doing(|| "find this program".to_owned())?;
     fs::create_dir_all(&arguments.dir).doing(|| format!("make {}", arguments.dir.display()))?;
     // As the table of mounts has it.

@@ -19,7 +19,7 @@ const SETTLE: Duration = Duration::from_secs(3);
 const MANIFEST: &str = "made.json";
 
 /// Moves with what is written below, so that a library of another version is not taken for this one.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// Files in one folder of the small ones.
 const FOLDER: usize = 100;
@@ -29,16 +29,30 @@ const FOLDER: usize = 100;
 pub struct Sizes {
     pub large: u64,
     pub medium: u64,
+    /// Of each of three that are read in turn.
+    pub turn: u64,
     pub first_byte_files: usize,
     pub first_byte_size: u64,
     pub small_files: usize,
 }
 
 impl Sizes {
-    pub const FULL: Self =
-        Self { large: 2 << 30, medium: 1 << 30, first_byte_files: 64, first_byte_size: 4 << 20, small_files: 20_000 };
-    pub const QUICK: Self =
-        Self { large: 192 << 20, medium: 96 << 20, first_byte_files: 16, first_byte_size: 4 << 20, small_files: 1_000 };
+    pub const FULL: Self = Self {
+        large: 2 << 30,
+        medium: 1 << 30,
+        turn: 512 << 20,
+        first_byte_files: 64,
+        first_byte_size: 4 << 20,
+        small_files: 20_000,
+    };
+    pub const QUICK: Self = Self {
+        large: 192 << 20,
+        medium: 96 << 20,
+        turn: 96 << 20,
+        first_byte_files: 16,
+        first_byte_size: 4 << 20,
+        small_files: 1_000,
+    };
 }
 
 /// What a library says of itself once it is complete.
@@ -100,6 +114,9 @@ impl Library {
         {
             model::write(&folder_for(&self.folder.join(name))?, size, seed)?;
         }
+        for (seed, path) in (1_000_000..).zip(self.turns(&self.folder)) {
+            model::write(&folder_for(&path)?, self.sizes.turn, seed)?;
+        }
         for (seed, path) in (3..).zip(self.first_byte_files(&self.folder)) {
             model::write(&folder_for(&path)?, self.sizes.first_byte_size, seed)?;
         }
@@ -114,6 +131,11 @@ impl Library {
     /// A model, by its path in the library or in a mount of it.
     pub fn model(&self, root: &Path, model: Model) -> PathBuf {
         root.join(model.name())
+    }
+
+    /// Models of one size, to be read in turn.
+    pub fn turns(&self, root: &Path) -> Vec<PathBuf> {
+        (0..3).map(|index| root.join(format!("turns/{index}.safetensors"))).collect()
     }
 
     /// Files to open once each.
@@ -151,8 +173,14 @@ mod tests {
     fn a_library_is_found_again_and_made_anew_for_other_sizes() {
         let place = tempfile::tempdir().unwrap();
         let folder = place.path().join("library");
-        let sizes =
-            Sizes { large: 8 << 20, medium: 4 << 20, first_byte_files: 2, first_byte_size: 2 << 20, small_files: 101 };
+        let sizes = Sizes {
+            large: 8 << 20,
+            medium: 4 << 20,
+            turn: 2 << 20,
+            first_byte_files: 2,
+            first_byte_size: 2 << 20,
+            small_files: 101,
+        };
         let library = Library::make(&folder, &sizes).unwrap();
         let large = library.model(&folder, Model::Large);
         let size = fs::metadata(&large).unwrap().len();

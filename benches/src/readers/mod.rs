@@ -3,6 +3,7 @@
 mod map;
 mod pread;
 mod python;
+pub mod turns;
 
 use std::fs::File;
 use std::ops::Range;

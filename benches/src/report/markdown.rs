@@ -160,7 +160,7 @@ fn spread(spread: Spread, digits: usize) -> String {
 
 fn digits(unit: Unit) -> usize {
     match unit {
-        Unit::GigabytesPerSecond | Unit::Milliseconds => 2,
+        Unit::GigabytesPerSecond | Unit::Milliseconds | Unit::Seconds | Unit::Times => 2,
         Unit::Mebibytes => 1,
         Unit::CpuSecondsPerGigabyte => 3,
     }

@@ -86,6 +86,10 @@ pub enum Unit {
     Milliseconds,
     #[serde(rename = "MiB")]
     Mebibytes,
+    #[serde(rename = "s")]
+    Seconds,
+    #[serde(rename = "times")]
+    Times,
     #[serde(rename = "CPU s/GB")]
     CpuSecondsPerGigabyte,
 }
@@ -96,6 +100,8 @@ impl Unit {
             Unit::GigabytesPerSecond => "GB/s",
             Unit::Milliseconds => "ms",
             Unit::Mebibytes => "MiB",
+            Unit::Seconds => "s",
+            Unit::Times => "times",
             Unit::CpuSecondsPerGigabyte => "CPU s/GB",
         }
     }

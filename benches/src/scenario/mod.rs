@@ -4,6 +4,7 @@ mod cost;
 mod first_byte;
 mod load;
 mod table;
+mod turns;
 mod walk;
 
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ pub enum Job {
     Walk(walk::Walk),
     FirstByte(first_byte::FirstByte),
     Cost,
+    Turns,
 }
 
 /// What every scenario needs.
@@ -61,6 +63,7 @@ impl Bench {
             Job::Walk(walk) => walk.run(self, scenario),
             Job::FirstByte(first_byte) => first_byte.run(self, scenario),
             Job::Cost => cost::run(self, scenario),
+            Job::Turns => turns::run(self, scenario),
         }
     }
 

@@ -39,6 +39,7 @@ pub fn all() -> Vec<Scenario> {
         walk("walk-again", "walk and stat, again, 2.5 s apart", When::Again, at_most(1.5)),
         first_byte("first-byte", "first 64 KiB of a cold file", Place::Header, at_most(2.0)),
         first_byte("first-byte-middle", "64 KiB in the middle of a cold file", Place::Middle, at_most(2.0)),
+        Scenario { id: "loop", title: "three models in turn, in two thirds of the memory", job: Job::Turns },
         Scenario { id: "cost", title: "what the daemon costs", job: Job::Cost },
     ]
 }

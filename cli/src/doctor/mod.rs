@@ -46,10 +46,6 @@ pub struct DoctorArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-
-    /// What asks the GPU's driver, in a process of its own
-    #[arg(long, hide = true)]
-    gpu_probe: bool,
 }
 
 /// What is printed as JSON.
@@ -65,9 +61,6 @@ struct Report {
 }
 
 pub fn run(arguments: &DoctorArgs) -> Result<(), Failure> {
-    if arguments.gpu_probe {
-        return gpu::probe();
-    }
     let mut report = Report { checks: Vec::new(), mended: Vec::new(), not_mended: Vec::new() };
     let mut findings = look(arguments)?;
     if arguments.fix {

@@ -31,7 +31,7 @@ pub enum FolderError {
     NoAccess(PathBuf),
     #[error("cannot look at {}: {error}", path.display())]
     Look { path: PathBuf, error: io::Error },
-    #[error("a daemon that died has left a dead mount at {path}: remove it with 'weightfs unmount {path}'", path = .0.display())]
+    #[error("a daemon that died has left a dead mount at {path}: mount with --replace, or remove it with 'weightfs unmount {path}'", path = .0.display())]
     DeadMount(PathBuf),
     #[error("the mountpoint {} is not empty ('{entry}' is in it) and the mount would hide that: give an empty \
              folder, or leave it out to mount over the source", mountpoint.display())]

@@ -58,7 +58,7 @@ fn open_log(path: &Path, named: bool) -> io::Result<File> {
 }
 
 /// Under its own name where that still leads to it, so that `ps` shows it.
-fn this_program() -> io::Result<PathBuf> {
+pub fn this_program() -> io::Result<PathBuf> {
     let named = std::env::current_exe()?;
     Ok(if named.is_file() { named } else { "/proc/self/exe".into() })
 }

@@ -6,6 +6,7 @@ pub mod launch;
 pub mod layers;
 pub mod options;
 pub mod plan;
+mod replace;
 pub mod serve;
 pub mod sizes;
 pub mod values;
@@ -61,6 +62,9 @@ pub fn run(arguments: MountArgs) -> Result<(), Failure> {
     }
     let arguments = layers::complete(arguments, |name| std::env::var_os(name))
         .map_err(|error| Failure::new(Exit::Usage, &error))?;
+    if arguments.options.replace == Some(true) {
+        replace::dead_mounts(&arguments.options)?;
+    }
     let plan = Plan::of(&arguments.options)?;
     if arguments.foreground == Some(true) {
         return serve::in_foreground(plan);

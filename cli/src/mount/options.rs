@@ -93,6 +93,10 @@ pub struct Options {
     /// Let the members of this group pin, evict and prefetch, besides root, the daemon's user and the owner of SOURCE.
     #[arg(long, value_name = "NAME")]
     pub control_group: Option<String>,
+    /// Where a daemon that died has left a dead mount, remove that first. A mount that lives is left alone.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true",
+          value_parser = BoolishValueParser::new())]
+    pub replace: Option<bool>,
 
     /// How much to log: error, warn, info, debug or trace. [default: info]
     #[arg(long, value_name = "LEVEL")]
@@ -138,6 +142,7 @@ impl Options {
             open_wait: self.open_wait.or(lower.open_wait),
             listen: self.listen.or(lower.listen),
             control_group: self.control_group.or(lower.control_group),
+            replace: self.replace.or(lower.replace),
             log: self.log.or(lower.log),
             log_format: self.log_format.or(lower.log_format),
             log_file: self.log_file.or(lower.log_file),
@@ -166,6 +171,7 @@ impl Options {
         add("open-wait", self.open_wait.map(|value| value.to_string().into()));
         add("listen", self.listen.map(|value| value.to_string().into()));
         add("control-group", self.control_group.clone().map(OsString::from));
+        add("replace", self.replace.map(|value| value.to_string().into()));
         add("log", self.log.map(|value| value.to_string().into()));
         add("log-format", self.log_format.map(|value| value.to_string().into()));
         add("log-file", self.log_file.clone().map(PathBuf::into_os_string));

@@ -1,7 +1,11 @@
-//! Runs the daemon in this process.
+//! Runs the supervisor in this process, and the worker in another one.
 
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
 
 use tracing::Level;
 use tracing_subscriber::Layer;
@@ -9,27 +13,19 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use weightfs_mount::daemon;
+use weightfs_mount::supervisor::{self, Launch};
+use weightfs_mount::worker;
 
 use super::launch::READY;
 use super::plan::Plan;
-use super::values::LogFormat;
+use super::values::{LogFormat, LogLevel};
 use crate::exit::{Exit, Failure};
 use crate::notify;
+use crate::output;
 
 /// Until the mounts are gone, logging to the file that was named or to standard error.
 pub fn in_foreground(plan: Plan) -> Result<(), Failure> {
-    let log = match &plan.log_file {
-        Some(path) => {
-            let file = OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(path)
-                .map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", path.display())))?;
-            BoxMakeWriter::new(std::sync::Mutex::new(file))
-        }
-        None => BoxMakeWriter::new(io::stderr),
-    };
+    let log = writer(plan.log_file.as_deref())?;
     serve(plan, log, notify::ready)
 }
 
@@ -47,22 +43,81 @@ pub fn in_background(plan: Plan) -> Result<(), Failure> {
 }
 
 fn serve(plan: Plan, log: BoxMakeWriter, ready: impl FnOnce()) -> Result<(), Failure> {
-    // The FUSE library's own words about every request are for its developers.
-    let library = plan.log_level.min(Level::INFO);
-    let filter = Targets::new().with_default(plan.log_level).with_target("fuser", library);
-    let layer = tracing_subscriber::fmt::layer().with_writer(log).with_ansi(false);
-    let registry = tracing_subscriber::registry();
-    match plan.log_format {
-        LogFormat::Text => registry.with(layer.with_filter(filter)).init(),
-        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(filter)).init(),
-    }
+    log_to(log, plan.log_level, plan.log_format);
     plan.runtime.prepare().map_err(|error| Failure::new(Exit::Failed, &error))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = ?plan.settings, "starting");
-    let served = daemon::run(plan.settings, |_| {
+    let program = super::launch::this_program()
+        .and_then(|program| Launch::new(program, worker_arguments(&plan)))
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
+    let served = supervisor::run(plan.settings, program, |_| {
         tracing::info!("every mount answers");
         ready();
     });
     served.map_err(|error| Failure::new(Exit::Failed, &error))
+}
+
+fn log_to(log: BoxMakeWriter, level: Level, format: LogFormat) {
+    // The FUSE library's own words about every request are for its developers.
+    let library = level.min(Level::INFO);
+    let filter = Targets::new().with_default(level).with_target("fuser", library);
+    let layer = tracing_subscriber::fmt::layer().with_writer(log).with_ansi(false);
+    let registry = tracing_subscriber::registry();
+    match format {
+        LogFormat::Text => registry.with(layer.with_filter(filter)).init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(filter)).init(),
+    }
+}
+
+/// What the worker is told beside what the supervisor hands over. The mountpoints are for people who look at processes.
+fn worker_arguments(plan: &Plan) -> Vec<OsString> {
+    let mut arguments = vec!["--log".into(), plan.log_level.to_string().to_lowercase().into()];
+    arguments.extend(["--log-format".into(), plan.log_format.to_string().into()]);
+    if let Some(file) = &plan.log_file {
+        arguments.extend(["--log-file".into(), file.clone().into_os_string()]);
+    }
+    arguments.push("--".into());
+    arguments.extend(plan.settings.mounts.iter().map(|mount| mount.mountpoint.clone().into_os_string()));
+    arguments
+}
+
+/// How the supervisor starts a worker.
+#[derive(Args, Clone, Debug)]
+pub struct WorkerArgs {
+    /// Say the form of the journal that it can go on with, and do nothing.
+    #[arg(long)]
+    journal_version: bool,
+
+    #[arg(long, default_value = "info")]
+    log: LogLevel,
+
+    #[arg(long, default_value = "text")]
+    log_format: LogFormat,
+
+    #[arg(long)]
+    log_file: Option<PathBuf>,
+
+    mountpoints: Vec<PathBuf>,
+}
+
+/// Serves the mounts of the supervisor that has started this process.
+pub fn as_worker(arguments: &WorkerArgs) -> Result<(), Failure> {
+    if arguments.journal_version {
+        return output::print(&format!("{}\n", weightfs::journal::VERSION));
+    }
+    // Under this name also where the program has none any more.
+    let _ = rustix::thread::set_name(c"weightfs");
+    log_to(writer(arguments.log_file.as_deref())?, arguments.log.0, arguments.log_format);
+    worker::run().map_err(|error| Failure::new(Exit::Failed, &error))
+}
+
+fn writer(file: Option<&Path>) -> Result<BoxMakeWriter, Failure> {
+    let Some(path) = file else { return Ok(BoxMakeWriter::new(io::stderr)) };
+    let file = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", path.display())))?;
+    Ok(BoxMakeWriter::new(std::sync::Mutex::new(file)))
 }
 
 /// Tells whoever started this, and lets go of the pipe.

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use weightfs::control::{IoStatus, RamStatus, Status};
+use weightfs::gpu::report::GpuReport;
 use weightfs::units::ByteSize;
 
 use super::bar::{HELD, RESIDENT, bar, cells};
@@ -37,10 +38,27 @@ pub fn status(status: &Status, paint: Paint) -> String {
         times => format!(", replaced {times} times"),
     };
     field(&mut text, "Daemon", &format!("version {}, process {}{restarts}", plain(&status.version), worker.pid));
+    if let Some(gpu) = &status.gpu {
+        gpus(&mut text, gpu);
+    }
     for note in &status.notes {
         field(&mut text, "Note", &plain(note));
     }
     text
+}
+
+fn gpus(text: &mut String, report: &GpuReport) {
+    for (number, device) in report.driver.devices.iter().enumerate() {
+        let uploads = device.reason.as_ref().map_or("reads the RAM of weightfs by itself".into(), |why| plain(why));
+        let name = plain(&device.name);
+        field(text, "GPU", &format!("cuda:{number} {name}, {}; {uploads}", ByteSize(device.memory_bytes)));
+    }
+    if let Some(reason) = &report.driver.reason {
+        field(text, "GPU", &plain(reason));
+    }
+    let reason = report.cufile.reason.as_ref().map(|reason| plain(reason));
+    let words = [report.cufile.mode.map(|mode| mode.to_string()), reason];
+    field(text, "cuFile", &words.into_iter().flatten().collect::<Vec<_>>().join(": "));
 }
 
 fn ram(text: &mut String, ram: &RamStatus, paint: Paint) {
@@ -151,6 +169,17 @@ mod tests {
             notes: vec!["no 2 MiB pages: mapped reads are slower".into()],
             ..Status::default()
         }
+    }
+
+    #[test]
+    fn gpus_are_shown_with_what_they_can_do() {
+        let gpu = serde_json::from_value(serde_json::json!({
+            "driver": {"devices": [{"name": "H200", "bus_id": "", "memory_bytes": 1u64 << 37, "direct_uploads": true}]},
+            "cufile": {"mode": "compatibility", "reason": "the module nvidia-fs is not loaded"},
+        }));
+        let shown = status(&Status { gpu: Some(gpu.unwrap()), ..example() }, Paint::PLAIN);
+        assert!(shown.contains("cuda:0 H200, 128 GiB; reads the RAM of weightfs by itself"), "{shown}");
+        assert!(shown.contains("compatibility mode, through RAM: the module nvidia-fs is not loaded"), "{shown}");
     }
 
     #[test]

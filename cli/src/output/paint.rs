@@ -12,6 +12,7 @@ pub struct Paint {
 }
 
 impl Paint {
+    #[cfg(test)]
     pub const PLAIN: Self = Self { colour: false };
 
     /// On a terminal, unless NO_COLOR forbids it.

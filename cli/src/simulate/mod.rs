@@ -20,6 +20,8 @@ const HELP: &str = "\
 Examples:
   weightfs trace start /tmp/day.trace     record a day of work, then 'weightfs trace stop'
   weightfs simulate /tmp/day.trace        how much RAM pays
+  weightfs simulate /tmp/day.trace --ignore-vram
+                                          what it would be if models in VRAM stayed in RAM as well
   weightfs simulate /tmp/day.trace --ram 24GiB,48GiB --policy auto,lru --plot day.svg
 
 The optimum knows the future: nothing reads less. Hits count bytes that were used, no hash scans and no header peeks.";
@@ -42,6 +44,10 @@ pub struct SimulateArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', default_value = "auto,lru")]
     policy: Vec<PolicyKind>,
 
+    /// As if nobody had said what GPUs hold: the difference is what that was worth
+    #[arg(long)]
+    ignore_vram: bool,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -52,7 +58,10 @@ pub struct SimulateArgs {
 }
 
 pub fn run(arguments: &SimulateArgs) -> Result<(), Failure> {
-    let trace = trace::read(&arguments.trace)?;
+    let mut trace = trace::read(&arguments.trace)?;
+    if arguments.ignore_vram {
+        trace.events.retain(|event| !matches!(event.what, What::InVram { .. }));
+    }
     let used = used_bytes(&trace);
     if used == 0 {
         return Err(Failure::failed(format!("{}: nothing is read in this trace", arguments.trace.display())));

@@ -123,7 +123,7 @@ fn carry_out(daemon: &ControlClient, action: Action) -> Result<String, ClientErr
         }
         Action::Prefetch(path) => {
             let name = shown(&path);
-            let job = daemon.prefetch(&PrefetchRequest { paths: vec![path], tensors: None, component: None })?;
+            let job = daemon.prefetch(&PrefetchRequest { paths: vec![path], ..PrefetchRequest::default() })?;
             let left = job.bytes_total.saturating_sub(job.bytes_done);
             Ok(if left == 0 {
                 format!("{name} is in RAM already")

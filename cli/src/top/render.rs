@@ -88,7 +88,10 @@ pub fn draw(frame: &mut Frame<'_>, state: &State, theme: Theme) -> usize {
 fn title_line(state: &State, theme: Theme, width: u16) -> Line<'static> {
     let link = match &state.link {
         Link::Connecting => Span::styled("asking the daemon …".to_owned(), theme.dim()),
-        Link::Live => Span::styled("live".to_owned(), theme.ink(Color::Green)),
+        Link::Live => match state.late() {
+            None => Span::styled("live".to_owned(), theme.ink(Color::Green)),
+            Some(silent) => Span::styled(format!("no answer for {}", time(silent)), theme.ink(Color::Red)),
+        },
         Link::Lost(why, since) => {
             let text = format!("no answer for {}: {}", time(state.now - since), plain(why));
             Span::styled(text, theme.ink(Color::Red))

@@ -137,6 +137,10 @@ fn every_size_is_drawn() {
 #[test]
 fn a_lost_daemon_is_said_and_what_was_seen_stays() {
     let mut state = example();
+    // It hangs, and then it is gone.
+    update(&mut state, Input::Time(11.0));
+    assert!(screen(&mut state, 120, 24).contains("no answer for 4 s"));
+    update(&mut state, Input::Time(7.0));
     update(&mut state, Input::Lost("no daemon answers\x1b[2J".into()));
     update(&mut state, Input::Time(12.0));
     let text = screen(&mut state, 120, 24);

@@ -7,6 +7,9 @@ use weightfs::control::{FileStatus, Files, Status, Totals};
 
 use super::sample::Samples;
 
+/// A daemon that is asked every second and has not answered for so long is late.
+const LATE: f64 = 4.0;
+
 /// How long a word about what was done stays, in seconds.
 const WORD_STAYS: f64 = 8.0;
 
@@ -33,6 +36,8 @@ pub struct State {
     pub word: Option<Word>,
     /// Seconds since the start.
     pub now: f64,
+    /// When the daemon answered last.
+    pub(super) answered: f64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -94,6 +99,7 @@ impl State {
         self.samples.add(&status, self.now);
         self.status = Some(status);
         self.link = Link::Live;
+        self.answered = self.now;
     }
 
     pub fn set_files(&mut self, files: Files) {
@@ -108,6 +114,12 @@ impl State {
             _ => self.now,
         };
         self.link = Link::Lost(why, since);
+    }
+
+    /// For how long nothing has been heard of a daemon that should have answered.
+    pub fn late(&self) -> Option<f64> {
+        let silent = self.now - self.answered;
+        (self.link == Link::Live && silent >= LATE).then_some(silent)
     }
 
     pub fn say(&mut self, text: String, failed: bool) {

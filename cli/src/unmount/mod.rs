@@ -103,7 +103,7 @@ fn is_last_word(error: &ClientError) -> bool {
 }
 
 /// Ends a mount without its daemon.
-fn detach(path: &Path, lazy: bool) -> Result<(), Failure> {
+pub fn detach(path: &Path, lazy: bool) -> Result<(), Failure> {
     if fuse::can_mount() {
         let how = if lazy { MntFlags::MNT_DETACH } else { MntFlags::empty() };
         return umount2(path, how | MntFlags::UMOUNT_NOFOLLOW).map_err(|error| match error {

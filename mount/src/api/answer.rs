@@ -67,6 +67,10 @@ impl<T: DeserializeOwned, S: Sync> FromRequest<S> for Sent<T> {
             return Err(ControlError::MediaType.into());
         }
         let body = receive(request.into_body()).await?;
+        // A list of the values would be taken for the fields in their order.
+        if body.iter().find(|byte| !byte.is_ascii_whitespace()) != Some(&b'{') {
+            return Err(ControlError::BadRequest("its body is no JSON object".to_owned()).into());
+        }
         serde_json::from_slice(&body).map(Self).map_err(|error| ControlError::BadRequest(error.to_string()).into())
     }
 }

@@ -83,8 +83,8 @@ impl Web {
         let address = self
             .listen(asked)
             .map_err(|error| ControlError::Failed(format!("cannot listen at {asked}: {error}; choose another port")))?;
-        if let Err(error) = fs::create_dir_all(state_dir)
-            .and_then(|()| fs::write(state_dir.join(LISTENED), address.to_string()))
+        if let Err(error) =
+            fs::create_dir_all(state_dir).and_then(|()| fs::write(state_dir.join(LISTENED), address.to_string()))
         {
             tracing::warn!(%error, "the page is not served any more when another process goes on");
         }

@@ -4,6 +4,7 @@
 mod doctor;
 mod explain;
 mod files;
+mod gpu;
 mod hints;
 mod history;
 pub mod hub;
@@ -16,23 +17,24 @@ mod tensors;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use weightfs::control::{
-    ControlError, EventKind, FillStatus, History, IoStatus, Job, Mounts, PressureStatus,
-    RamStatus, Status, WorkerStatus,
+    ControlError, EventKind, FillStatus, History, IoStatus, Job, Mounts, PressureStatus, RamStatus, Status,
+    WorkerStatus,
 };
 use weightfs::fill::Class;
+use weightfs::gpu::process::Gds;
+use weightfs::gpu::report::GpuReport;
+use weightfs::journal::{Legacy, Tally};
 use weightfs::pressure::BudgetReason;
 use weightfs::store::{Generation, RamReport, Store, StoreEvent};
 
 use crate::device;
-use crate::fs::Fs;
 use crate::mounted::Shared;
 use hints::Owners;
 use history::Samples;
@@ -61,6 +63,8 @@ pub struct Parts {
     pub listen: Option<SocketAddr>,
     /// How often the process that serves the mounts was replaced.
     pub restarts: u64,
+    /// Counts for all workers.
+    pub legacy: Arc<Legacy>,
     /// Goes on with another program. None where nobody watches over this process.
     pub upgrade: Option<Upgrade>,
 }
@@ -77,11 +81,14 @@ pub struct Control {
     places: Arc<Places>,
     pins: Pins,
     jobs: Jobs,
+    gds: Arc<Gds>,
+    gpus: Arc<OnceLock<GpuReport>>,
     owners: Owners,
     samples: Samples,
     hub: Arc<Hub>,
     rights: Rights,
     restarts: u64,
+    legacy: Arc<Legacy>,
     upgrade: Option<Upgrade>,
     sampler: Sampler,
 }
@@ -96,7 +103,7 @@ impl Control {
     /// # Errors
     /// Where no thread can be started.
     pub fn start(parts: Parts) -> std::io::Result<Arc<Self>> {
-        let Parts { store, mounts, notes, state_dir, group, open, listen, restarts, upgrade } = parts;
+        let Parts { store, mounts, notes, state_dir, group, open, listen, restarts, legacy, upgrade } = parts;
         let places = Arc::new(Places::new(mounts.clone()));
         let hub = Arc::<Hub>::default();
         let pins = Pins::start(Arc::clone(&store), Arc::clone(&places), state_dir.join("pins.json"))?;
@@ -115,11 +122,14 @@ impl Control {
             places,
             pins,
             jobs: Jobs::default(),
+            gds: gpu::gds(),
+            gpus: gpu::look(),
             owners: Owners::default(),
             samples: Samples::default(),
             hub,
             rights,
             restarts,
+            legacy,
             upgrade,
             sampler: Sampler::default(),
         });
@@ -206,7 +216,6 @@ impl Control {
 
     pub fn status(&self) -> Status {
         let (ram, io) = (self.store.ram_report(), self.store.io_report());
-        let opens = |count: fn(&Fs) -> u64| self.mounts.iter().map(|mount| count(&mount.fs)).sum();
         Status {
             mounts: self.mounts().mounts,
             ram: RamStatus {
@@ -224,8 +233,8 @@ impl Control {
                 source_read_bytes: io.source_read,
                 served_from_ram_bytes: io.served_from_ram,
                 served_from_source_bytes: io.served_from_source,
-                passthrough_opens: opens(|fs| fs.counters.passthrough.load(Ordering::Relaxed)),
-                stream_opens: opens(|fs| fs.counters.stream.load(Ordering::Relaxed)),
+                passthrough_opens: self.legacy.sum(Tally::PassthroughOpens),
+                stream_opens: self.legacy.sum(Tally::StreamOpens),
                 evicted_bytes: io.evicted,
             },
             worker: WorkerStatus { pid: std::process::id(), restarts: self.restarts },
@@ -237,6 +246,7 @@ impl Control {
             policy: self.store.policy(),
             trace: self.trace(),
             uptime_seconds: self.store.uptime().as_secs_f64(),
+            gpu: self.gpus.get().cloned(),
         }
     }
 
@@ -340,8 +350,7 @@ fn sample(control: &Weak<Control>, (stopping, changed): &(Mutex<bool>, Condvar))
     loop {
         {
             let Some(control) = control.upgrade() else { return };
-            let passthrough: u64 =
-                control.mounts.iter().map(|mount| mount.fs.counters.passthrough_bytes.load(Ordering::Relaxed)).sum();
+            let passthrough = control.legacy.sum(Tally::PassthroughBytes);
             control.samples.add(unix_time(), &control.status(), passthrough);
             control.jobs.look().iter().for_each(|job| control.tell_job(job));
         }

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -49,6 +49,17 @@ impl Wanted {
     }
 }
 
+/// The course of a job that does not read into RAM, for who carries it out.
+#[derive(Debug, Default)]
+pub struct Elsewhere {
+    /// Bytes.
+    pub done: AtomicU64,
+    /// Nobody wants it any more.
+    pub cancelled: AtomicBool,
+    /// What it came to, for a person: how, or why not.
+    pub end: Mutex<Option<Result<String, String>>>,
+}
+
 #[derive(Debug)]
 struct Entry {
     by: Peer,
@@ -61,6 +72,8 @@ struct Entry {
     left: Arc<AtomicU64>,
     /// While it runs.
     wanted: Vec<Wanted>,
+    /// In place of `wanted` and `left`.
+    elsewhere: Option<Arc<Elsewhere>>,
     /// Bytes that were resident at these moments, of the last few seconds.
     course: Vec<(Instant, u64)>,
     /// Once it has ended.
@@ -79,17 +92,7 @@ pub struct Jobs {
 impl Jobs {
     /// Starts to read files in.
     pub fn start(&self, store: &Arc<Store>, wanted: Vec<Wanted>, by: Peer) -> Result<Job, ControlError> {
-        {
-            let mut entries = self.entries.lock();
-            entries.values_mut().for_each(Entry::settle);
-            entries.retain(|_, entry| entry.end.is_none_or(|(at, ..)| at.elapsed() < REMEMBERED));
-            if entries.values().filter(|entry| entry.end.is_none()).count() >= MOST_RUNNING {
-                return Err(ControlError::Failed(format!(
-                    "{MOST_RUNNING} prefetches are running already; wait for some to end"
-                )));
-            }
-        }
-        let id = format!("{:x}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed));
+        let id = self.begin(&mut self.entries.lock())?;
         let left = Arc::new(AtomicU64::new(wanted.len() as u64));
         let before = wanted.iter().map(Wanted::resident).sum();
         for file in &wanted {
@@ -108,6 +111,7 @@ impl Jobs {
             before,
             left,
             wanted,
+            elsewhere: None,
             course: Vec::new(),
             end: None,
             detail: None,
@@ -115,6 +119,41 @@ impl Jobs {
         let job = entry.report(&id);
         self.entries.lock().insert(id, entry);
         Ok(job)
+    }
+
+    /// A job of `total` bytes that the caller carries out.
+    pub fn start_elsewhere(&self, files: u64, total: u64, by: Peer) -> Result<(Job, Arc<Elsewhere>), ControlError> {
+        let mut entries = self.entries.lock();
+        let id = self.begin(&mut entries)?;
+        let elsewhere = Arc::<Elsewhere>::default();
+        let mut entry = Entry {
+            by,
+            files,
+            total,
+            began: Instant::now(),
+            before: 0,
+            left: Arc::default(),
+            wanted: Vec::new(),
+            elsewhere: Some(Arc::clone(&elsewhere)),
+            course: Vec::new(),
+            end: None,
+            detail: None,
+        };
+        let job = entry.report(&id);
+        entries.insert(id, entry);
+        Ok((job, elsewhere))
+    }
+
+    /// Forgets what ended long ago, and gives a new job its name.
+    fn begin(&self, entries: &mut BTreeMap<String, Entry>) -> Result<String, ControlError> {
+        entries.values_mut().for_each(Entry::settle);
+        entries.retain(|_, entry| entry.end.is_none_or(|(at, ..)| at.elapsed() < REMEMBERED));
+        if entries.values().filter(|entry| entry.end.is_none()).count() >= MOST_RUNNING {
+            return Err(ControlError::Failed(format!(
+                "{MOST_RUNNING} prefetches are running already; wait for some to end"
+            )));
+        }
+        Ok(format!("{:x}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed)))
     }
 
     pub fn get(&self, id: &str) -> Result<Job, ControlError> {
@@ -140,6 +179,9 @@ impl Jobs {
         if entry.end.is_none() {
             let generations: Vec<Arc<Generation>> =
                 entry.wanted.iter().map(|file| Arc::clone(&file.opened.generation)).collect();
+            if let Some(elsewhere) = &entry.elsewhere {
+                elsewhere.cancelled.store(true, Ordering::Release);
+            }
             entry.finish(JobState::Cancelled);
             generations.iter().for_each(|generation| store.cancel_prefetch(generation));
         }
@@ -155,7 +197,11 @@ impl Jobs {
 
     /// Ends all of them.
     pub fn stop(&self) {
-        self.entries.lock().clear();
+        for entry in std::mem::take(&mut *self.entries.lock()).into_values() {
+            if let Some(elsewhere) = entry.elsewhere {
+                elsewhere.cancelled.store(true, Ordering::Release);
+            }
+        }
     }
 
     pub fn running(&self) -> usize {
@@ -165,11 +211,23 @@ impl Jobs {
 
 impl Entry {
     fn resident(&self) -> u64 {
-        self.end.map_or_else(|| self.wanted.iter().map(Wanted::resident).sum(), |(.., resident)| resident)
+        match (self.end, &self.elsewhere) {
+            (Some((.., resident)), _) => resident,
+            (None, Some(elsewhere)) => elsewhere.done.load(Ordering::Acquire),
+            (None, None) => self.wanted.iter().map(Wanted::resident).sum(),
+        }
     }
 
     /// Notices that it has ended.
     fn settle(&mut self) {
+        if let Some(elsewhere) = &self.elsewhere {
+            let end = elsewhere.end.lock().take().filter(|_| self.end.is_none());
+            if let Some(end) = end {
+                self.finish(if end.is_ok() { JobState::Done } else { JobState::Failed });
+                self.detail = Some(end.unwrap_or_else(|reason| reason));
+            }
+            return;
+        }
         if self.end.is_some() || self.left.load(Ordering::Acquire) > 0 {
             return;
         }

@@ -14,6 +14,8 @@ use super::hub::event;
 use super::prefetch::Wanted;
 use super::rights::Peer;
 
+/// Paths that one prefetch may name.
+const MOST_NAMED: usize = 1000;
 /// Files that one prefetch may name: each is held open.
 const MOST_PREFETCHED: usize = 10_000;
 
@@ -34,6 +36,9 @@ impl Control {
     }
 
     pub fn prefetch(&self, peer: &Peer, request: &PrefetchRequest) -> Result<Job, ControlError> {
+        if request.paths.len() > MOST_NAMED {
+            return Err(ControlError::BadRequest(format!("name at most {MOST_NAMED} paths at a time")));
+        }
         let mut wanted = Vec::new();
         for path in &request.paths {
             for file in self.places.files(path)? {
@@ -51,13 +56,22 @@ impl Control {
                         Some(Self::component_ranges(&self.store.tensor_map(&opened.generation), part))
                     }
                 };
-                wanted.push(Wanted { opened, ranges });
+                wanted.push((file, Wanted { opened, ranges }));
             }
         }
         if wanted.is_empty() {
             return Err(ControlError::BadRequest("name at least one path".to_owned()));
         }
-        let job = self.jobs.start(&self.store, wanted, *peer)?;
+        let job = match (&request.to, &request.into) {
+            (Some(device), _) => self.prefetch_to_device(peer, request, device, wanted)?,
+            (None, Some(_)) => {
+                return Err(ControlError::BadRequest("say with 'to' on which device the memory is".to_owned()));
+            }
+            (None, None) => {
+                let wanted = wanted.into_iter().map(|(_, file)| file).collect();
+                self.jobs.start(&self.store, wanted, *peer)?
+            }
+        };
         self.hub.tell(|| {
             let path = request.paths.first().filter(|_| request.paths.len() == 1).map(|path| path.as_path());
             event(EventKind::Prefetch, path, Some(job.bytes_total), Some(format!("job {} has begun", job.id)))

@@ -1,11 +1,12 @@
 //! Reading and writing open files.
 
 use std::ops::Range;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 use weightfs::predict::Access;
 use weightfs::store::ReadError;
@@ -34,12 +35,12 @@ impl Fs {
                 }
                 match opened.get() {
                     Some(opened) => self.store.read(opened, range, access, reply),
-                    None => self.store.read_source(&file.source, range, reply),
+                    None => self.store.read_source(&file.source, file.node.key.device, range, reply),
                 }
             }
             // Reads of passthrough files do not come here, unless the kernel has its reasons.
             Content::Passthrough { held, .. } => reply(Ok(held.bytes(range))),
-            Content::Source => self.store.read_source(&file.source, range, reply),
+            Content::Source { .. } => self.store.read_source(&file.source, file.node.key.device, range, reply),
         }
     }
 
@@ -62,8 +63,12 @@ impl Fs {
     }
 
     /// Writes all of `data`. Unless the writer is `privileged` to keep them, the file loses its set-id bits.
-    pub fn write(&self, handle: u64, offset: u64, data: &[u8], privileged: bool) -> Result<u32, FsError> {
+    /// One that an earlier worker may have carried out (`resent`) is not appended twice.
+    pub fn write(&self, handle: u64, offset: u64, data: &[u8], privileged: bool, resent: bool) -> Result<u32, FsError> {
         let file = self.writable(handle)?;
+        if resent && appends(file.source.file()) && has(file.source.file(), offset, data) {
+            return Ok(data.len() as u32);
+        }
         if !privileged {
             drop_set_id(file.source.file())?;
         }
@@ -135,6 +140,17 @@ impl Fs {
         }
         Ok(file)
     }
+}
+
+fn appends(file: &std::fs::File) -> bool {
+    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::APPEND))
+}
+
+/// Whether `data` is at `offset` of a file, which may be open for writing only.
+fn has(file: &std::fs::File, offset: u64, data: &[u8]) -> bool {
+    let mut found = vec![0; data.len()];
+    crate::source::reopen(file.as_fd(), OFlags::RDONLY)
+        .is_ok_and(|file| file.read_exact_at(&mut found, offset).is_ok() && found == data)
 }
 
 /// The source would do so itself if the daemon were not root.

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, OFlags};
+use weightfs::journal::HandleKind;
 
-use super::Fs;
+use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl};
 use crate::error::FsError;
 use crate::handles::OpenDirectory;
@@ -32,8 +33,11 @@ impl DirectoryEntry {
 
 impl Fs {
     /// Opens a directory. Whether the kernel may keep its entries until it is told of a change.
-    pub fn opendir(&self, id: u64) -> Result<(u64, bool), FsError> {
+    pub fn opendir(&self, id: u64, caller: &Caller) -> Result<(u64, bool), FsError> {
         let node = self.node(id)?;
+        if let Some(handle) = self.opened_before(caller) {
+            return Ok((handle, false));
+        }
         let (located, _) = self.locate(&node)?;
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, located.as_fd());
@@ -42,19 +46,18 @@ impl Fs {
         node.opened(|| file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE))?;
         let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(node.id));
         let closed = Arc::clone(&node);
-        match self.handles.add_directory(OpenDirectory { node, file, entries: Mutex::default() }) {
-            Ok(handle) => Ok((handle, watched)),
-            Err(error) => {
-                closed.closed();
-                Err(error)
-            }
-        }
+        let handle = self.handles.number();
+        let kind = HandleKind::Directory;
+        self.note_open(handle, node.id, caller, kind, 0, file.as_fd()).inspect_err(|_| closed.closed())?;
+        self.handles.add_directory(handle, OpenDirectory { node, file, entries: Mutex::default() });
+        Ok((handle, watched))
     }
 
     pub fn releasedir(&self, handle: u64) {
         if let Ok(directory) = self.handles.directory(handle) {
             directory.node.closed();
             self.handles.remove(handle);
+            self.note_close(handle);
         }
     }
 
@@ -62,10 +65,12 @@ impl Fs {
     pub fn entries(&self, handle: u64, from_start: bool) -> Result<Arc<Vec<DirectoryEntry>>, FsError> {
         let directory = self.handles.directory(handle)?;
         let mut known = directory.entries.lock();
-        if from_start {
-            *known = Arc::new(self.read_entries(&directory)?);
+        if let Some(known) = known.as_ref().filter(|_| !from_start) {
+            return Ok(Arc::clone(known));
         }
-        Ok(Arc::clone(&known))
+        let read = Arc::new(self.read_entries(&directory)?);
+        *known = Some(Arc::clone(&read));
+        Ok(read)
     }
 
     fn read_entries(&self, directory: &OpenDirectory) -> Result<Vec<DirectoryEntry>, FsError> {

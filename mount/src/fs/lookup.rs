@@ -35,9 +35,9 @@ impl Fs {
     /// The entry `name` of a directory, counted as one more lookup, under the number that fits its next open.
     pub(super) fn entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
         let found = self.look(parent, directory, name)?;
-        match self.found_resident(parent, name, &found) {
+        match self.found_resident(parent, name, &found)? {
             Some(entry) => Ok(entry),
-            None => Ok(self.found(parent, name, found)),
+            None => self.found(parent, name, found),
         }
     }
 
@@ -49,7 +49,7 @@ impl Fs {
         {
             found.ttl = Ttl::NONE;
         }
-        Ok(self.found(parent, name, found))
+        self.found(parent, name, found)
     }
 
     fn look(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Found, FsError> {
@@ -73,30 +73,32 @@ impl Fs {
         Ok(follow.and_then(|follow| follow.outside(directory, name, &stat)).map_or(stat, |(_, target)| target))
     }
 
-    fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Entry {
+    fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Result<Entry, FsError> {
         let Found { stat, origin, ttl } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin, true);
-        Entry { node: node.id, attr: Attr::of(&stat, node.id), ttl }
+        let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin, true)?;
+        Ok(Entry { node: node.id, attr: Attr::of(&stat, node.id), ttl })
     }
 
     /// The resident number of a file that is whole in the arena and that nobody is writing to.
-    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found) -> Option<Entry> {
+    fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found) -> Result<Option<Entry>, FsError> {
         let Found { stat, origin, ttl } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
         if !kind.is_file() || !self.has_passthrough() {
-            return None;
+            return Ok(None);
         }
-        let generation = self.store.find(&identity(stat)).filter(|generation| generation.is_complete())?;
+        let Some(generation) = self.store.find(&identity(stat)).filter(|generation| generation.is_complete()) else {
+            return Ok(None);
+        };
         // The file's own node stands behind every number of it, and is known as long as one of them is.
-        let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone(), false);
+        let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone(), false)?;
         if node.file.has_writers() || self.bounced.writes(node.key) {
-            return None;
+            return Ok(None);
         }
-        let id = self.residents.found(&node.file, node.id, &generation);
-        self.nodes.hold(&node);
+        self.nodes.hold(&node)?;
+        let id = self.residents.found(&node.file, node.id, &generation)?;
         // The reply's number is the node's, so that the attributes must be asked for again: they have the file's own.
-        Some(Entry { node: id, attr: Attr::of(stat, id), ttl: Ttl { attr: Duration::ZERO, ..*ttl } })
+        Ok(Some(Entry { node: id, attr: Attr::of(stat, id), ttl: Ttl { attr: Duration::ZERO, ..*ttl } }))
     }
 
     pub fn forget(&self, id: u64, lookups: u64) {

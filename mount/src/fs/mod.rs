@@ -8,25 +8,32 @@ mod lookup;
 mod model;
 mod namespace;
 mod open;
+mod restore;
+mod steps;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
 use rustix::io::Errno;
 use weightfs::ids::Timestamp;
-use weightfs::store::{Background, Generation, Store};
+use weightfs::journal::StepState;
+use weightfs::store::{Generation, Store};
 
+use crate::aside::Aside;
 use crate::attr::{SourceKey, Ttl, identity};
 use crate::bounce::Bounced;
 use crate::error::FsError;
 use crate::follow::Follow;
 use crate::handles::Handles;
 use crate::invalidate::Expiry;
+use crate::ledger::Ledger;
 use crate::nodes::{Node, Nodes, RESIDENT_BIT};
 use crate::residents::Residents;
 use crate::source::SourceRoot;
@@ -39,8 +46,6 @@ pub use open::{OpenMode, OpenReply};
 
 /// How long the kernel believes a name or attributes that nobody watches.
 const UNWATCHED: Duration = Duration::from_millis(900);
-/// Threads for what writes.
-const WRITERS: usize = 4;
 /// And where the watcher would tell it of a change.
 const WATCHED: Duration = Duration::from_secs(3600);
 
@@ -51,6 +56,10 @@ pub struct Caller {
     pub gid: u32,
     /// The thread.
     pub thread: u32,
+    /// The number of the request.
+    pub unique: u64,
+    /// An earlier worker had it already, and may have carried it out.
+    pub resent: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -71,25 +80,19 @@ pub struct Fs {
     options: FsOptions,
     follow: Option<Follow>,
     watcher: Option<Watcher>,
-    /// For what writes: it may wait for the source, which the threads that take requests never do.
-    writers: Background,
+    aside: Aside,
+    ledger: Ledger,
+    /// Changes of names and opens that an earlier worker began, by the number of the request.
+    steps: Mutex<HashMap<u64, StepState>>,
+    opens: Mutex<HashMap<u64, u64>>,
     /// The kernel lets us open arena files in passthrough.
     passthrough: AtomicBool,
     started: Instant,
-    pub counters: OpenCounters,
     watching_opens: OnceLock<OpenWatcher>,
 }
 
 /// Told of every open of a model file, and how it is served. It must not wait.
 pub type OpenWatcher = Box<dyn Fn(&Generation, &str) + Send + Sync>;
-
-#[derive(Debug, Default)]
-pub struct OpenCounters {
-    pub passthrough: AtomicU64,
-    /// The sizes of the files so opened.
-    pub passthrough_bytes: AtomicU64,
-    pub stream: AtomicU64,
-}
 
 impl Fs {
     pub fn new(
@@ -98,21 +101,24 @@ impl Fs {
         options: FsOptions,
         follow: Option<Follow>,
         watcher: Option<Watcher>,
+        ledger: Ledger,
     ) -> std::io::Result<Self> {
         Ok(Self {
-            writers: Background::start("write", WRITERS)?,
-            nodes: Nodes::new(Arc::clone(&root)),
+            aside: Aside::start()?,
+            nodes: Nodes::new(Arc::clone(&root), ledger.clone()),
             root,
-            residents: Residents::default(),
-            bounced: Bounced::default(),
-            handles: Handles::default(),
+            residents: Residents::new(ledger.clone()),
+            bounced: Bounced::new(ledger.clone()),
+            handles: Handles::new(ledger.legacy.first_number()),
+            ledger,
+            steps: Mutex::default(),
+            opens: Mutex::default(),
             store,
             options,
             follow,
             watcher,
             passthrough: false.into(),
             started: Instant::now(),
-            counters: OpenCounters::default(),
             watching_opens: OnceLock::new(),
         })
     }
@@ -144,10 +150,25 @@ impl Fs {
         self.follow.is_some()
     }
 
-    /// Runs something that may wait for the source on a thread that may.
-    pub fn may_wait(&self, operation: impl FnOnce() + Send + 'static) {
-        // What is asked for at the very end is done by whoever asks.
-        self.writers.spawn(|_| operation());
+    /// Runs an operation on `node` that may wait for the source: here if that keeps nobody from being heard, else on
+    /// another thread.
+    pub fn run(self: &Arc<Self>, node: u64, operation: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        match self.aside.inline() {
+            Some(_inline) => operation(self),
+            None => self.run_aside(node, operation),
+        }
+    }
+
+    /// As [`Fs::run`], for what is likely to wait.
+    pub fn run_aside(self: &Arc<Self>, node: u64, operation: impl FnOnce(&Arc<Self>) + Send + 'static) {
+        let device = self.node(node).map_or(self.root.key().device, |node| node.key.device);
+        let fs = Arc::clone(self);
+        self.aside.run(device, move || operation(&fs));
+    }
+
+    /// Returns when everything that may wait is done. What comes later is done by whoever asks.
+    pub fn finish_writes(&self) {
+        self.aside.finish();
     }
 
     /// The kernel agreed to passthrough, or it turned out that it does not work.
@@ -299,6 +320,9 @@ impl Fs {
     ) -> Result<(), FsError> {
         let made = crate::source::open_at(directory, name)?;
         let stat = rustix::fs::statx(&made, "", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)?;
+        if caller.resent && stat.stx_uid == caller.uid {
+            return Ok(());
+        }
         let since = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs() as i64 - 1;
         let born =
             if stat.stx_mask & StatxFlags::BTIME.bits() != 0 { stat.stx_btime.tv_sec } else { stat.stx_ctime.tv_sec };

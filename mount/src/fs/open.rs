@@ -2,15 +2,18 @@
 
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
+use weightfs::failpoint;
 use weightfs::fill::{Class, SourceFile};
+use weightfs::journal::{HandleKind, Tally};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
+use super::namespace::key_at;
 use super::{Caller, Fs, NewMode};
 use crate::attr::{Entry, SourceKey};
 use crate::bounce::Purpose;
@@ -49,6 +52,9 @@ impl Fs {
     where
         R: FnOnce(Result<OpenReply, FsError>) + Send + 'static,
     {
+        if let Some(handle) = self.opened_before(caller) {
+            return reply(self.answer_again(handle));
+        }
         match self.begin_open(id, flags, caller) {
             Ok(Begun::Ready(ready)) => reply(Ok(ready)),
             Ok(Begun::Wait(opened)) => {
@@ -58,11 +64,14 @@ impl Fs {
                 let waiting = Mutex::new(Some((reply, opened)));
                 let then = Arc::new(move || {
                     // Called when the file is complete or when it has taken too long, whichever is first. Until then
-                    // its content is kept in the store as that of an open file.
+                    // its content is kept in the store as that of an open file. It is opened from its source once more,
+                    // for which neither the threads of timers nor those of fills must wait.
                     let waiting = waiting.lock().take();
                     if let Some((reply, opened)) = waiting {
-                        reply(fs.finish_open(id, flags, &caller));
-                        drop(opened);
+                        fs.run_aside(id, move |fs| {
+                            reply(fs.finish_open(id, flags, &caller));
+                            drop(opened);
+                        });
                     }
                 });
                 let late = Arc::clone(&then);
@@ -109,7 +118,7 @@ impl Fs {
         };
         let (choice, reason) = decide(&situation);
         tracing::debug!(node = id, ?choice, %reason, "open");
-        let open = Open { node: &node, source, writes };
+        let open = Open { node: &node, source, flags, caller };
         let ready = match choice {
             Choice::Bounce => {
                 self.bounced.bounce(caller.thread, node.key, if writes { Purpose::Write } else { Purpose::Read });
@@ -204,15 +213,16 @@ impl Fs {
             self.residents.retire_number(&open.node.file, resident.id);
             return self.open_from_source(open, OFlags::empty());
         };
-        self.counters.passthrough.fetch_add(1, Ordering::Relaxed);
-        self.counters.passthrough_bytes.fetch_add(resident.generation.size, Ordering::Relaxed);
+        self.ledger.legacy.add(Tally::PassthroughOpens, 1);
+        self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
         self.tell_open(&resident.generation, "passthrough");
-        let mode = OpenMode::Passthrough { resident: resident.id, generation: Arc::clone(&resident.generation) };
+        let generation = Arc::clone(&resident.generation);
+        let mode = OpenMode::Passthrough { resident: resident.id, generation };
         Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
     }
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
-        self.counters.stream.fetch_add(1, Ordering::Relaxed);
+        self.ledger.legacy.add(Tally::StreamOpens, 1);
         let content = opened.map_or_else(OnceLock::new, |opened| {
             opened.begin();
             self.tell_open(&opened.generation, "stream");
@@ -222,43 +232,55 @@ impl Fs {
     }
 
     fn open_from_source(&self, open: Open<'_>, flags: OFlags) -> Result<OpenReply, FsError> {
-        if open.writes {
+        if open.writes() {
             if flags.contains(OFlags::TRUNC) {
                 self.store.invalidate(open.node.key.device, open.node.key.inode);
                 rustix::fs::ftruncate(open.source.file(), 0)?;
             }
-            return Ok(OpenReply { handle: self.add_file(open, Content::Source)?, mode: OpenMode::Direct });
+            return Ok(OpenReply {
+                handle: self.add_file(open, Content::Source { cached: false })?,
+                mode: OpenMode::Direct,
+            });
         }
         let size = rustix::fs::fstat(open.source.file())?.st_size as u64;
         if size < weightfs::store::SMALLEST_MODEL && !open.node.file.has_writers() {
-            return Ok(OpenReply { handle: self.add_file(open, Content::Source)?, mode: OpenMode::Cached });
+            return Ok(OpenReply {
+                handle: self.add_file(open, Content::Source { cached: true })?,
+                mode: OpenMode::Cached,
+            });
         }
         // Large, but not settled yet: it may still become something to keep while it is open.
         self.open_stream(open, None)
     }
 
     fn add_file(&self, open: Open<'_>, content: Content) -> Result<u64, FsError> {
-        let Open { node, source, writes } = open;
+        let writable = open.writes();
+        let Open { node, source, flags, caller } = open;
         let fd = source.file().as_fd();
+        let handle = self.handles.number();
+        let kind = kind_of(&content);
         node.opened(|| fd.try_clone_to_owned().map_err(|_| Errno::MFILE))?;
-        if writes {
+        self.note_open(handle, node.id, caller, kind, (flags & SOURCE_FLAGS).bits(), fd)
+            .inspect_err(|_| node.closed())?;
+        if writable {
             node.file.writer_came();
         }
-        let added = self.handles.add_file(OpenFile {
-            node: Arc::clone(node),
-            source: Arc::clone(&source),
-            content,
-            writable: writes,
-            changed: false.into(),
-            looked: AtomicU64::new(0),
-        });
-        if added.is_err() {
-            node.closed();
-            if writes {
-                node.file.writer_went();
+        let (changed, looked) = (false.into(), AtomicU64::new(0));
+        self.handles.add_file(handle, OpenFile { node: Arc::clone(node), source, content, writable, changed, looked });
+        Ok(handle)
+    }
+
+    /// The answer to an open that an earlier worker has carried out.
+    fn answer_again(&self, handle: u64) -> Result<OpenReply, FsError> {
+        let file = self.handles.file(handle)?;
+        let mode = match &file.content {
+            Content::Stream(_) | Content::Source { cached: false } => OpenMode::Direct,
+            Content::Source { cached: true } => OpenMode::Cached,
+            Content::Passthrough { held, resident } => {
+                OpenMode::Passthrough { resident: *resident, generation: Arc::clone(held.generation()) }
             }
-        }
-        added
+        };
+        Ok(OpenReply { handle, mode })
     }
 
     /// Makes a file and opens it.
@@ -275,20 +297,31 @@ impl Fs {
         if !crate::source::is_plain(name) {
             return Err(Errno::INVAL.into());
         }
-        let make = (flags & SOURCE_FLAGS) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        if let Some(handle) = self.opened_before(caller) {
+            let entry = self.entry(&directory_node, directory.as_fd(), name)?;
+            return self.answer_again(handle).map(|reply| (entry, reply));
+        }
+        let before = [key_at(directory.as_fd(), name), None];
+        let make = if self.made_before(caller, before) {
+            (flags & SOURCE_FLAGS) | OFlags::NOFOLLOW | OFlags::CLOEXEC
+        } else {
+            (flags & SOURCE_FLAGS) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC
+        };
         // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker. If somebody else
         // made it in between the kernel looks again, and checks whether the caller may open it.
-        let file = match rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd())) {
+        let made = self
+            .step(caller, before, || Ok(rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd()))?));
+        let file = match made {
             Ok(file) => std::fs::File::from(file),
-            Err(Errno::EXIST) if !flags.contains(OFlags::EXCL) => return Err(FsError::Stale),
-            Err(error) => return Err(error.into()),
+            Err(FsError::Source(Errno::EXIST)) if !flags.contains(OFlags::EXCL) => return Err(FsError::Stale),
+            Err(error) => return Err(error),
         };
+        failpoint::pass("create.made");
         self.give(directory.as_fd(), file.as_fd(), caller)?;
         let entry = self.entry(&directory_node, directory.as_fd(), name)?;
         let node = self.node(entry.node)?;
         let source = Arc::new(SourceFile::new(file));
-        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let reply = self.open_from_source(Open { node: &node, source, writes }, OFlags::empty());
+        let reply = self.open_from_source(Open { node: &node, source, flags, caller }, OFlags::empty());
         self.opened_entry(entry, reply)
     }
 
@@ -311,9 +344,10 @@ impl Fs {
         }
         file.node.closed();
         self.handles.remove(handle);
+        self.note_close(handle);
         match file.content {
             Content::Passthrough { resident, .. } => Some(resident),
-            Content::Stream(_) | Content::Source => None,
+            Content::Stream(_) | Content::Source { .. } => None,
         }
     }
 }
@@ -326,5 +360,22 @@ enum Begun {
 struct Open<'a> {
     node: &'a Arc<Node>,
     source: Arc<SourceFile>,
-    writes: bool,
+    flags: OFlags,
+    caller: &'a Caller,
+}
+
+impl Open<'_> {
+    fn writes(&self) -> bool {
+        self.flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
+    }
+}
+
+fn kind_of(content: &Content) -> HandleKind {
+    match content {
+        Content::Stream(opened) => HandleKind::Stream(opened.get().map(|opened| opened.generation.id)),
+        Content::Source { cached } => HandleKind::Source { cached: *cached },
+        Content::Passthrough { held, resident } => {
+            HandleKind::Passthrough { resident: *resident, generation: held.generation().id }
+        }
+    }
 }

@@ -69,7 +69,7 @@ fn a_truncated_source_gives_less_and_nothing_else() {
             if answer.len() as u64 > left(range).end - left(range).start { whole(range) } else { left(range) };
         model.check(&expected, &answer);
     }
-    eventually("it is noticed", || !opened.generation.is_current(store.milliseconds()));
+    eventually("it is noticed", || !store.is_current(&opened.generation));
     for range in &ranges {
         model.check(&left(range), &read(&store, &opened, range.clone()).unwrap());
     }

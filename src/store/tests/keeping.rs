@@ -52,7 +52,9 @@ fn content_that_has_not_settled_is_served_and_not_kept() {
     let source = model.source();
     assert!(store.open(&source).is_none());
     let (send, answer) = channel();
-    store.read_source(&source, 7..MIB, move |result| send.send(result.map(<[u8]>::to_vec)).unwrap());
+    store.read_source(&source, 0, 7..MIB, move |result: Result<&[u8], _>| {
+        send.send(result.map(<[u8]>::to_vec)).unwrap()
+    });
     model.check(&(7..MIB), &Pending(answer).wait().unwrap());
     is_empty(&store);
     store.stop();
@@ -83,6 +85,27 @@ fn what_is_held_stays_whatever_else_is_loaded_and_goes_after_that() {
     assert!(store.hold(&generation).is_none());
     // Nobody has any of them open: neither memory nor descriptors are kept.
     drop(generation);
+    is_empty(&store);
+    store.stop();
+}
+
+#[test]
+fn what_must_go_and_is_held_goes_with_those_who_hold_it() {
+    let (folder, store) = (Folder::new(), store(48 * MIB));
+    let model = folder.model(1, 16 * MIB);
+    folder.settle();
+    let opened = open(&store, &model.source());
+    store.complete(&opened.generation);
+    eventually("it is whole", || opened.generation.is_complete());
+    let held = store.hold(&opened.generation).unwrap();
+    drop(opened);
+    let victims = store.residency.lock().reclaim(u64::MAX, store.now());
+    assert_eq!(store.evict(&victims), 0);
+    store.drop_held(&victims);
+    assert!(store.find(&model.identity()).is_none(), "no new open gets it");
+    eventually("it is known to be held", || store.ram_report().client_held == 16 * MIB);
+    model.check(&(0..16 * MIB), held.bytes(0..u64::MAX));
+    drop(held);
     is_empty(&store);
     store.stop();
 }

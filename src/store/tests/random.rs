@@ -186,7 +186,7 @@ impl Shelf {
         for _ in 0..4 {
             let (range, begun) = (some_range(model, random), Span::begin(content));
             let (send, answer) = channel();
-            self.store.read_source(source, range.clone(), move |result| {
+            self.store.read_source(source, 0, range.clone(), move |result| {
                 send.send(result.map(<[u8]>::to_vec)).unwrap();
             });
             let bytes = Pending(answer).wait().unwrap();

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use nix::unistd::{Gid, Uid, setgid, setgroups, setuid};
 use rustix::fs::{Access, FlockOperation, Mode};
+use weightfs_tests::data::digest;
 use weightfs_tests::locks::{RecordLock, record_lock, would_conflict};
+use weightfs_tests::maps::{Map, MapKind};
 
 /// Bytes, large enough to be given back to the system when they are freed.
 const STEP: i64 = 1 << 20;
@@ -66,6 +68,12 @@ impl Files {
             }
             ["write", handle, offset, text] => {
                 self.file(handle).write_all_at(text.as_bytes(), number(offset) as u64).map(done)
+            }
+            ["map", path] => {
+                let file = File::open(path)?;
+                let map = Map::new(&file, file.metadata()?.len() as usize, MapKind::Private)?;
+                drop(file);
+                Ok(digest(&map.to_vec()))
             }
             // As a program that loads a model does: step by step, at some hundred MB/s.
             ["allocate", bytes] => {

@@ -29,6 +29,9 @@ fn the_owner_of_the_folder_steers_and_others_look() {
     let source = models(&[("a.safetensors", 6), ("closed/b.safetensors", 6)]);
     give(source.path(), ALICE, 0o755);
     fs::set_permissions(source.path().join("closed"), fs::Permissions::from_mode(0o700)).expect("close it");
+    for name in ["a.safetensors", "closed/b.safetensors"] {
+        fs::set_permissions(source.path().join(name), fs::Permissions::from_mode(0o644)).expect("open it");
+    }
     let mount = Mount::start(source.path(), &["--ram", "64M"]);
     let root = Api::of(mount.path());
     let (alice, bob) = (root.as_user(ALICE), root.as_user(BOB));

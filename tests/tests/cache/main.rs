@@ -3,7 +3,9 @@
 mod bad_luck;
 mod budget;
 mod hostile;
+mod pinned;
 mod snapshots;
+mod unprivileged;
 mod warm;
 
 use std::path::Path;

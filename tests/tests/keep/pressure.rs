@@ -27,7 +27,8 @@ fn the_arena_gives_way_in_a_limited_group_and_comes_back() {
     let_files_settle();
     let mount = Mount::start(source.path(), &["--ram", "600M", "--reserve", "128M"]);
     let mut other = Actor::start(0);
-    for pid in [mount.pid(), other.pid()] {
+    let worker = mount.status().number("/worker/pid") as u32;
+    for pid in [mount.pid(), worker, other.pid()] {
         if let Err(reason) = group.add(pid) {
             return skip(&reason);
         }

@@ -45,6 +45,13 @@ fn a_recorded_loop_is_replayed_under_other_budgets() {
     let shown = told(&mount, &["trace", "show", file]);
     assert!(shown.contains("is opened, kind") && shown.contains("is read, extents"), "{shown}");
     assert!(shown.contains("admitted") && shown.contains("bypassed"), "{shown}");
+    // A trace of a warm cache says what is there to begin with: the first round of its replay hits that.
+    let warm = folder.path().join("warm.trace");
+    let warm = warm.to_str().expect("UTF-8");
+    told(&mount, &["trace", "start", warm, "--of", of]);
+    load(&mount.join("0.safetensors"));
+    told(&mount, &["trace", "stop", "--of", of]);
+    assert!(told(&mount, &["trace", "show", warm]).contains(" in RAM"));
     let plot = folder.path().join("plot.svg");
     let plot = plot.to_str().expect("UTF-8");
     let arguments = ["simulate", file, "--ram", "48M,100M", "--policy", "auto,lru", "--json", "--plot", plot];

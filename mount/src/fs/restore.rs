@@ -1,0 +1,99 @@
+//! Takes over what an earlier worker has told the kernel of.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::Mutex;
+use rustix::fs::OFlags;
+use weightfs::failpoint;
+use weightfs::fill::SourceFile;
+use weightfs::journal::{HandleKind, HandleState, MountState};
+
+use super::Fs;
+use crate::attr::SourceKey;
+use crate::backing::Backings;
+use crate::error::FsError;
+use crate::handles::{Content, OpenDirectory, OpenFile};
+
+impl Fs {
+    /// Restores nodes, handles and what was under way. `parked` has the descriptor of every handle. What cannot be
+    /// restored is spoken of in the log, and gives an error to whoever uses it.
+    pub fn restore(&self, state: MountState, mut parked: HashMap<u64, OwnedFd>, backings: &Backings) {
+        for (id, node) in state.nodes {
+            self.nodes.restore(id, node);
+        }
+        let mut users: HashMap<u64, BTreeSet<u64>> = HashMap::new();
+        for (handle, opened) in &state.handles {
+            if let HandleKind::Passthrough { resident, .. } = opened.kind {
+                users.entry(resident).or_default().insert(*handle);
+            }
+        }
+        for (id, resident) in state.residents {
+            // Without its generation nobody has it open, and the kernel looks the name up again.
+            if !resident.gone
+                && let Ok(node) = self.nodes.get(resident.node)
+                && let Some(generation) = self.store.by_id(resident.generation)
+            {
+                self.residents.restore(id, &node.file, resident.node, resident.slot, &generation);
+            }
+            if let Some(number) = resident.backing {
+                backings.restore(id, number, users.remove(&id).unwrap_or_default());
+            }
+        }
+        for (thread, ((device, inode), writes)) in state.bounced {
+            self.bounced.restore(thread, SourceKey { device, inode }, writes);
+        }
+        *self.steps.lock() = state.steps.into_iter().collect();
+        for (handle, opened) in state.handles {
+            let restored = match parked.remove(&handle) {
+                Some(descriptor) => self.restore_handle(handle, &opened, descriptor),
+                None => Err(FsError::BadHandle),
+            };
+            if let Err(error) = restored {
+                tracing::error!(%error, handle, ?opened, "an open file cannot be taken over");
+            }
+            failpoint::pass("takeover.handle");
+        }
+        // What was parked and not noted was never told to anyone.
+        parked.keys().for_each(|handle| self.ledger.unpark(*handle));
+    }
+
+    fn restore_handle(&self, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
+        let node = self.nodes.get(opened.node)?;
+        let again = || descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE);
+        node.opened(again)?;
+        self.opens.lock().insert(opened.unique, handle);
+        if opened.kind == HandleKind::Directory {
+            let file = File::from(descriptor);
+            self.handles.add_directory(handle, OpenDirectory { node, file, entries: Mutex::default() });
+            return Ok(());
+        }
+        let flags = OFlags::from_bits_retain(opened.flags);
+        let writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let source = Arc::new(SourceFile::new(File::from(descriptor)));
+        let content = match opened.kind {
+            HandleKind::Passthrough { resident, generation } => match self.store.hold_again(generation) {
+                Some(held) => Content::Passthrough { held, resident },
+                None => return Err(FsError::BadHandle),
+            },
+            HandleKind::Stream(generation) => {
+                let opened = generation.and_then(|generation| self.store.open_again(generation));
+                Content::Stream(opened.map_or_else(OnceLock::new, |opened| {
+                    opened.begin();
+                    OnceLock::from(Arc::new(opened))
+                }))
+            }
+            HandleKind::Source { cached } => Content::Source { cached },
+            HandleKind::Directory => unreachable!("handled above"),
+        };
+        if writable {
+            node.file.writer_came();
+        }
+        let (changed, looked) = (false.into(), AtomicU64::new(0));
+        self.handles.add_file(handle, OpenFile { node, source, content, writable, changed, looked });
+        Ok(())
+    }
+}

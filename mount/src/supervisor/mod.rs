@@ -1,0 +1,246 @@
+//! The process that `weightfs mount` leaves behind. It opens, mounts, keeps descriptors, and starts a worker that does
+//! everything else; when that dies it starts another.
+//!
+//! It has one thread, reads nothing that a client or a file has written, and never waits for anything but its worker.
+
+mod holdings;
+mod strikes;
+mod worker;
+
+use std::io;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::device::DeviceError;
+use crate::link::{Order, Report};
+use crate::runtime_dir::RuntimeDirError;
+use crate::settings::Settings;
+use crate::tuning;
+use crate::worker::YIELDED;
+use holdings::Holdings;
+use strikes::Strikes;
+pub use worker::Launch;
+use worker::{Gone, Worker};
+
+/// How long a worker may take to end its mounts when it is told to.
+const ENDING: Duration = Duration::from_secs(30);
+/// How long a worker may take to finish what it has in hand.
+const YIELDING: Duration = Duration::from_secs(5);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SupervisorError {
+    #[error("cannot open {}: {error}", .path.display())]
+    Source { path: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    #[error("the kernel does not speak at {}: {error}", .mountpoint.display())]
+    Introduction { mountpoint: PathBuf, error: io::Error },
+    #[error(transparent)]
+    Arena(#[from] weightfs::arena::ArenaError),
+    #[error(transparent)]
+    Socket(#[from] RuntimeDirError),
+    #[error("there is no memory for the journal: {0}")]
+    Journal(io::Error),
+    #[error("a daemon serves at most {most} folders, not {0}: give the others to another", most = holdings::MOST_MOUNTS)]
+    TooMany(usize),
+    #[error("cannot start the worker: {0}")]
+    Spawn(io::Error),
+    /// The worker's own words.
+    #[error("{0}")]
+    Refused(String),
+    #[error("the worker died before its mounts were ready ({0}); the log may say why")]
+    Died(Gone),
+    #[error(
+        "the worker died ({0}) and this kernel (before Linux 6.9) cannot hand its mounts to another; they were ended"
+    )]
+    NoTakeover(Gone),
+    #[error("the worker died again and again, the last time with {0}; its mounts were ended")]
+    GaveUp(Gone),
+    #[error("signals cannot be waited for: {0}")]
+    Signals(#[from] io::Error),
+}
+
+/// Mounts, calls `ready` once every mount answers, and sees to it that they are served until the last one is gone.
+pub fn run(settings: Settings, launch: Launch, ready: impl FnOnce(&[String])) -> Result<(), SupervisorError> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
+        signals.add(signal);
+    }
+    signals.thread_block().map_err(io::Error::from)?;
+    let signals =
+        SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(io::Error::from)?;
+    tuning::raise_descriptor_limit();
+    worker::protect();
+    let holdings = Holdings::acquire(settings)?;
+    let socket = holdings.settings.control_socket.clone();
+    let mut supervisor =
+        Supervisor { holdings, launch, signals, restarts: 0, strikes: Strikes::default(), lingering: Vec::new() };
+    let ended = supervisor.serve(ready);
+    if ended.is_err() {
+        supervisor.holdings.unmount_all();
+    }
+    // It is ours, and nobody answers there any more.
+    let _ = std::fs::remove_file(socket);
+    ended
+}
+
+struct Supervisor {
+    holdings: Holdings,
+    launch: Launch,
+    signals: SignalFd,
+    /// Workers before this one.
+    restarts: u64,
+    strikes: Strikes,
+    /// Dead workers that are stuck in the kernel.
+    lingering: Vec<Child>,
+}
+
+/// The end of a worker.
+struct End {
+    how: Gone,
+    asked: Asked,
+    /// Its last words.
+    refusal: Option<String>,
+}
+
+/// How a worker came to its end, as far as the supervisor had a part in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Nothing,
+    /// To end the mounts.
+    End,
+    /// To make room for another.
+    Yield,
+}
+
+impl Supervisor {
+    fn serve(&mut self, ready: impl FnOnce(&[String])) -> Result<(), SupervisorError> {
+        let mut ready = Some(ready);
+        loop {
+            let begun = Instant::now();
+            let mut worker =
+                Worker::start(&self.launch, &mut self.holdings, self.restarts).map_err(SupervisorError::Spawn)?;
+            let was_ready = ready.is_none();
+            let End { how, asked, refusal } = self.watch(&mut worker, &mut ready)?;
+            worker.drain(&mut self.holdings);
+            if how.0.is_none() {
+                tracing::warn!("threads of a dead worker are stuck in the kernel");
+                self.lingering.push(worker.into_child());
+            }
+            let in_order = how.0.is_some_and(|status| status.success());
+            let yielded = how.0.and_then(|status| status.code()) == Some(i32::from(YIELDED)) || asked == Asked::Yield;
+            if in_order || asked == Asked::End {
+                if !in_order {
+                    tracing::warn!(%how, "the worker did not end in order");
+                    self.holdings.unmount_all();
+                }
+                return Ok(());
+            }
+            if !was_ready && ready.is_some() {
+                return Err(refusal.map_or(SupervisorError::Died(how), SupervisorError::Refused));
+            }
+            self.restarts += 1;
+            if yielded {
+                continue;
+            }
+            let lived = begun.elapsed();
+            tracing::error!(%how, ?lived, restarts = self.restarts, "the worker died; another goes on");
+            if !self.holdings.can_be_taken_over() {
+                return Err(SupervisorError::NoTakeover(how));
+            }
+            match self.strikes.after(lived) {
+                Some(pause) => std::thread::sleep(pause),
+                None => return Err(SupervisorError::GaveUp(how)),
+            }
+        }
+    }
+
+    /// Until the worker has ended.
+    fn watch(
+        &mut self,
+        worker: &mut Worker,
+        ready: &mut Option<impl FnOnce(&[String])>,
+    ) -> Result<End, SupervisorError> {
+        let (mut asked, mut refusal, mut deadline) = (Asked::Nothing, None, None::<Instant>);
+        loop {
+            let (heard, dying) = self.wait(worker, deadline);
+            if heard {
+                match worker.next() {
+                    Some((Report::Canary { thread }, _)) => worker.watch_canary(thread),
+                    Some((Report::Ready { notes }, _)) => {
+                        if let Some(ready) = ready.take() {
+                            ready(&notes);
+                        }
+                    }
+                    Some((Report::Failed(words), _)) => refusal = Some(words),
+                    Some((Report::Upgrade { program }, _)) => {
+                        if self.upgrade(worker, &program) {
+                            (asked, deadline) = (Asked::Yield, Some(Instant::now() + YIELDING));
+                        }
+                    }
+                    Some((report, descriptors)) => self.holdings.keep(report, descriptors),
+                    None => {}
+                }
+            }
+            while let Ok(Some(signal)) = self.signals.read_signal() {
+                if signal.ssi_signo == Signal::SIGCHLD as u32 {
+                    // Those that cannot be asked are nobody's children any more.
+                    self.lingering.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+                } else {
+                    tracing::info!(signal = signal.ssi_signo, "ending");
+                    worker.signal(rustix::process::Signal::TERM);
+                    asked = Asked::End;
+                    deadline.get_or_insert(Instant::now() + ENDING);
+                }
+            }
+            if let Some(how) = worker.gone(dying)? {
+                return Ok(End { how, asked, refusal });
+            }
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                tracing::warn!("the worker takes too long to end");
+                worker.signal(rustix::process::Signal::KILL);
+                deadline = None;
+            }
+        }
+    }
+
+    /// Until something has happened or `deadline` is there: whether the worker has something to say, and whether it dies.
+    fn wait(&self, worker: &Worker, deadline: Option<Instant>) -> (bool, bool) {
+        let wait = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
+        let mut wanted = vec![PollFd::new(&self.signals, PollFlags::IN)];
+        if worker.hears() {
+            wanted.push(PollFd::from_borrowed_fd(worker.link.as_socket().as_fd(), PollFlags::IN));
+        }
+        let others = wanted.len();
+        wanted.extend(worker.canary().map(|canary| PollFd::from_borrowed_fd(canary, PollFlags::IN)));
+        // Interrupted or not: everything is looked at.
+        let _ = poll(&mut wanted, timeout.as_ref());
+        let heard = wanted[1..others].iter().any(|fd| !fd.revents().is_empty());
+        (heard, wanted[others..].iter().any(|fd| !fd.revents().is_empty()))
+    }
+
+    /// Replaces the worker by `program`, if that can take over. Whether it goes.
+    fn upgrade(&mut self, worker: &Worker, program: &Path) -> bool {
+        let answer = self.launch.examine(program).and_then(|()| {
+            self.holdings.can_be_taken_over().then_some(()).ok_or_else(|| {
+                "this kernel (before Linux 6.9) cannot hand a mount to another process: unmount, then mount anew"
+                    .to_owned()
+            })
+        });
+        let accepted = answer.is_ok();
+        if accepted {
+            tracing::info!(program = %program.display(), "upgrading");
+            self.launch.replace(program);
+        }
+        // A worker that does not hear this has died, which is seen soon.
+        let _ = worker.link.send(&Order::Upgraded(answer), &[]);
+        accepted && worker.link.send(&Order::Yield, &[]).is_ok()
+    }
+}

@@ -1,0 +1,101 @@
+//! Files that are open while the worker is killed, of every kind, and what becomes of them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::FileExt;
+
+use weightfs_tests::Mount;
+use weightfs_tests::data;
+use weightfs_tests::maps::{Map, MapKind};
+use weightfs_tests::system::{let_files_settle, temporary_folder};
+
+use crate::{answers, can_take_over, kill_worker};
+
+#[test]
+fn open_files_go_on() {
+    if !can_take_over() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let size = 9 << 20;
+    for (name, seed) in [("resident", 1), ("unlinked", 2), ("replaced", 3), ("streamed", 4)] {
+        data::write_file(&source.path().join(name), seed, size);
+    }
+    fs::write(source.path().join("small"), b"small").expect("write");
+    let_files_settle();
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let whole = |name: &str| fs::read(mount.join(name)).expect("read");
+    for name in ["resident", "unlinked", "replaced"] {
+        whole(name);
+        whole(name);
+    }
+    let open = |name: &str| File::open(mount.join(name)).expect("open");
+    let files = [("resident", 1), ("unlinked", 2), ("replaced", 3), ("streamed", 4)].map(|(n, s)| (open(n), s));
+    let maps =
+        [MapKind::Private, MapKind::Shared].map(|kind| Map::new(&open("resident"), size as usize, kind).expect("map"));
+    let mut small = open("small");
+    let mut written = OpenOptions::new().read(true).write(true).create(true).open(mount.join("written")).expect("open");
+    written.write_all(b"before ").expect("write");
+    fs::remove_file(mount.join("unlinked")).expect("unlink");
+    fs::remove_file(source.path().join("small")).expect("unlink behind the mount");
+    data::write_file(&source.path().join("new"), 5, size);
+    fs::rename(source.path().join("new"), source.path().join("replaced")).expect("replace behind the mount");
+    let listing = fs::read_dir(mount.path()).expect("open a directory");
+    for round in 0..3 {
+        kill_worker(&mount);
+        for (file, seed) in &files {
+            let mut found = vec![0; size as usize];
+            file.read_exact_at(&mut found, 0).unwrap_or_else(|error| panic!("round {round}, {seed}: {error}"));
+            data::check(*seed, 0, &found).expect("the content that was opened");
+            assert_eq!(file.metadata().expect("stat").len(), size);
+        }
+        for map in &maps {
+            data::check(1, 0, &map.to_vec()).expect("mapped");
+        }
+        small.rewind().expect("seek");
+        let mut text = String::new();
+        small.read_to_string(&mut text).expect("read");
+        assert_eq!(text, "small");
+        written.write_all(b"x").expect("write");
+    }
+    let mut names: Vec<_> = listing.map(|entry| entry.expect("entry").file_name()).collect();
+    names.sort();
+    assert_eq!(names, ["replaced", "resident", "streamed", "written"]);
+    assert_eq!(fs::read(source.path().join("written")).expect("read"), b"before xxx");
+    assert_eq!(data::check(5, 0, &whole("replaced")), Ok(()));
+    drop((files, maps, small, written));
+    assert!(answers(&mount));
+    mount.stop();
+}
+
+/// Thousands of names and handles are taken over, and what is forgotten is gone.
+#[test]
+fn many_names_are_known_again() {
+    if !can_take_over() {
+        return;
+    }
+    let source = temporary_folder("source");
+    for number in 0..3000 {
+        fs::write(source.path().join(format!("file-{number}")), number.to_string()).expect("write");
+    }
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let open: Vec<File> = (0..1000).map(|n| File::open(mount.join(&format!("file-{n}"))).expect("open")).collect();
+    let seen = || {
+        fs::read_dir(mount.path())
+            .expect("list")
+            .map(|entry| entry.expect("entry").metadata().expect("stat").len())
+            .sum::<u64>()
+    };
+    let sum = seen();
+    for _ in 0..3 {
+        kill_worker(&mount);
+        assert_eq!(seen(), sum);
+        for (number, file) in open.iter().enumerate() {
+            let mut text = [0; 8];
+            let length = file.read_at(&mut text, 0).expect("read");
+            assert_eq!(text[..length], *number.to_string().as_bytes());
+        }
+    }
+    drop(open);
+    mount.stop();
+}
