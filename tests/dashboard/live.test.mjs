@@ -68,7 +68,7 @@ test("what is pinned by click is pinned for everybody, and what is evicted is go
   await panel.getByRole("button", { name: "Pin", exact: true }).waitFor();
   assert.equal(listed(BASE).pinned_bytes, 0);
   await panel.getByRole("button", { name: "Evict" }).click();
-  await panel.getByText("0 B of").waitFor();
+  await panel.getByText(/^0 B of .* in RAM$/).waitFor();
   assert.equal((await asked(BASE)).resident_bytes, 0);
   assert.deepEqual(complaints, []);
   await page.close();

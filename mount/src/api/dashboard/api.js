@@ -1,6 +1,6 @@
 // The control interface, as the page asks it.
 
-/// A request that was not carried out. The message is the daemon's words.
+/// A request that was not carried out. The message is the daemon's words; the status is 0 where it did not answer.
 export class Problem extends Error {
   constructor(kind, status, message) {
     super(message);
@@ -27,6 +27,8 @@ export function createApi({ base = "", token = null } = {}) {
       body: body === undefined ? undefined : JSON.stringify(body),
       cache: "no-store",
       signal: signal ?? AbortSignal.timeout(PATIENCE),
+    }).catch(() => {
+      throw new Problem("away", 0, "The daemon does not answer.");
     });
     if (!response.ok) throw await problem(response);
     return response;

@@ -265,7 +265,7 @@ async function explain() {
     state.explained = explained;
     state.problem = null;
   } catch (error) {
-    if (path !== state.chosen) return;
+    if (path !== state.chosen || error.status === 0) return;
     state.problem = error.message;
   }
   drawModel();
