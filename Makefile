@@ -1,4 +1,5 @@
-# make demo | test | test-torch | test-comfyui | bench | build | clean. On a new machine, run it as root: it installs what is missing and says so.
+# make demo | test | test-torch | test-comfyui | bench | build | install | clean. On a new machine, run it as root: it installs what
+# is missing and says so.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,13 +18,30 @@ COMFYUI_PYTHON ?= $(firstword $(wildcard $(COMFYUI)/venv/bin/python $(COMFYUI)/.
 # Mounted tests at a time. They share the cores with the daemons that they start.
 TEST_THREADS ?= 2
 
-.PHONY: build release test unit mounted python lint-python test-torch test-comfyui demo bench venv tools clean
+# What is installed, and where. Nothing is built by it: 'make release' first.
+PROGRAM ?= target/release/weightfs
+PREFIX ?= /usr/local
+DESTDIR ?=
+ROOT = $(DESTDIR)$(PREFIX)
+
+.PHONY: build release install test unit mounted python lint-python test-torch test-comfyui demo bench venv tools clean
 
 build: tools
 	$(CARGO) build --workspace --all-targets
 
 release: tools
 	$(CARGO) build --release -p weightfs-cli
+
+install:
+	@[ -x $(PROGRAM) ] || { echo "$(PROGRAM) is not built: run 'make release' first" >&2; exit 1; }
+	install -D -m 755 $(PROGRAM) $(ROOT)/bin/weightfs
+	$(PROGRAM) man $(ROOT)/share/man/man1
+	install -d $(ROOT)/share/bash-completion/completions $(ROOT)/share/zsh/site-functions $(ROOT)/share/fish/vendor_completions.d
+	$(PROGRAM) completions bash > $(ROOT)/share/bash-completion/completions/weightfs
+	$(PROGRAM) completions zsh > $(ROOT)/share/zsh/site-functions/_weightfs
+	$(PROGRAM) completions fish > $(ROOT)/share/fish/vendor_completions.d/weightfs.fish
+	install -d $(ROOT)/lib/systemd/system
+	sed 's|/usr/bin/weightfs|$(PREFIX)/bin/weightfs|' packaging/weightfs@.service > $(ROOT)/lib/systemd/system/weightfs@.service
 
 test: unit mounted python
 

@@ -14,6 +14,8 @@ pub enum Exit {
     NotPermitted = 4,
     Busy = 5,
     Unsupported = 6,
+    /// As a shell reports a program that Ctrl-C ended.
+    Interrupted = 130,
 }
 
 pub const EXIT_CODES_HELP: &str = "\
@@ -24,15 +26,24 @@ Exit codes:
   3  no daemon was found
   4  not permitted
   5  the mount is in use
-  6  this machine lacks something that weightfs needs (FUSE, fusermount3)";
+  6  this machine lacks something that weightfs needs (FUSE, fusermount3)
+  130  stopped by Ctrl-C";
 
 /// What mount(8) wants of a helper: 1 for a wrong invocation, 32 for a mount that failed.
 const MOUNT_HELPER_USAGE: u8 = 1;
 const MOUNT_HELPER_FAILED: u8 = 32;
 
 impl Exit {
-    pub const ALL: [Self; 7] =
-        [Self::Ok, Self::Failed, Self::Usage, Self::NoDaemon, Self::NotPermitted, Self::Busy, Self::Unsupported];
+    pub const ALL: [Self; 8] = [
+        Self::Ok,
+        Self::Failed,
+        Self::Usage,
+        Self::NoDaemon,
+        Self::NotPermitted,
+        Self::Busy,
+        Self::Unsupported,
+        Self::Interrupted,
+    ];
 
     /// The exit that a process with this code had. Codes of other programs count as failed.
     pub fn of_code(code: i32) -> Self {

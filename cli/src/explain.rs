@@ -9,11 +9,16 @@ use weightfs::units::ByteSize;
 
 use crate::exit::{EXIT_CODES_HELP, Failure};
 use crate::find;
-use crate::output::human::{plain, shown};
+use crate::output::figures::{plain, shown, time};
 use crate::output::{self, json};
 
+const HELP: &str = "\
+Examples:
+  weightfs explain ~/ComfyUI/models/checkpoints/base.safetensors
+  weightfs explain base.safetensors --json | jq .next";
+
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES_HELP)]
+#[command(after_help = format!("{HELP}\n\n{EXIT_CODES_HELP}"))]
 pub struct ExplainArgs {
     /// A file in a mount
     #[arg(value_name = "PATH")]
@@ -68,14 +73,6 @@ fn human(explained: &Explained) -> String {
     }
     line("Budget", &format!("{}: {}", ByteSize(explained.budget_bytes), plain(&explained.budget_reason)));
     text
-}
-
-fn time(seconds: f64) -> String {
-    match seconds {
-        short if short < 120.0 => format!("{short:.0} s"),
-        middle if middle < 7200.0 => format!("{:.0} min", middle / 60.0),
-        long => format!("{:.0} h", long / 3600.0),
-    }
 }
 
 #[cfg(test)]

@@ -68,6 +68,27 @@ pub fn resolve_pattern(path: &Path) -> Result<PathBuf, Failure> {
     Ok(resolve(plain)?.join(rest))
 }
 
+/// The daemon of what `path` names, which may have wildcards, and that, resolved.
+pub fn daemon_of_pattern(path: &Path) -> Result<(ControlClient, PathBuf), Failure> {
+    let resolved = resolve_pattern(path)?;
+    // A pattern is no path that could be looked at.
+    let there = resolved.ancestors().find(|path| path.exists()).unwrap_or(&resolved);
+    Ok((daemon(Some(there))?, resolved))
+}
+
+/// As [`daemon_of_pattern`], for several paths of one daemon.
+pub fn daemon_of_patterns(paths: &[PathBuf]) -> Result<(ControlClient, Vec<PathBuf>), Failure> {
+    let found = paths.iter().map(|path| daemon_of_pattern(path)).collect::<Result<Vec<_>, _>>()?;
+    let (daemons, paths): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+    match daemons.as_slice() {
+        [first, others @ ..] if others.iter().all(|other| other == first) => Ok((first.clone(), paths)),
+        _ => Err(Failure {
+            exit: Exit::Usage,
+            message: "these paths belong to several daemons: name those of one at a time".to_owned(),
+        }),
+    }
+}
+
 /// The failure that a daemon's missing or negative answer is.
 pub fn failure(error: &ClientError) -> Failure {
     use weightfs::control::ProblemKind;

@@ -1,14 +1,12 @@
 //! `weightfs status`.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::{env, io};
 
 use clap::Args;
 
-use crate::env_vars::NO_COLOR;
 use crate::exit::{EXIT_CODES_HELP, Failure};
 use crate::find;
+use crate::output::paint::Paint;
 use crate::output::{self, human, json};
 
 const HELP: &str = "\
@@ -32,7 +30,6 @@ pub struct StatusArgs {
 pub fn run(arguments: &StatusArgs) -> Result<(), Failure> {
     let client = find::daemon(arguments.path.as_deref())?;
     let status = client.status().map_err(|error| find::failure(&error))?;
-    let colour = io::stdout().is_terminal() && env::var_os(NO_COLOR).is_none_or(|value| value.is_empty());
-    let text = if arguments.json { json::pretty(&status)? } else { human::status(&status, colour) };
+    let text = if arguments.json { json::pretty(&status)? } else { human::status(&status, Paint::of_stdout()) };
     output::print(&text)
 }

@@ -1,126 +1,121 @@
-//! `weightfs pin`, `unpin`, `prefetch` and `evict`: what people want to have in RAM.
+//! `weightfs pin`, `unpin` and `evict`: what people want to have in RAM, and what not.
 
-use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::path::PathBuf;
 
 use clap::Args;
-use weightfs::control::{EvictRequest, Outcome, PinRequest, PrefetchRequest};
+use weightfs::control::{EvictRequest, Outcome, PinRequest};
 use weightfs::pattern::Pattern;
 use weightfs::units::ByteSize;
 use weightfs_mount::control_client::{ClientError, ControlClient};
 
 use crate::exit::{EXIT_CODES_HELP, Failure};
-use crate::{find, output};
-
-/// How long to wait for news of a prefetch.
-const LOOK_AGAIN: Duration = Duration::from_secs(10);
+use crate::find;
+use crate::output::figures::{files, shown};
+use crate::output::{self, json};
 
 const PIN_HELP: &str = "\
 Examples:
   weightfs pin ~/ComfyUI/models/vae/ae.safetensors        this file, also after a restart
-  weightfs pin '~/ComfyUI/models/loras/*.safetensors'     these, and those that come later
+  weightfs pin ~/ComfyUI/models/loras/'*.safetensors'     these, and those that come later
   weightfs pin sd15.safetensors --tensors 'cond_stage_model.*'
                                                           only the text encoder of a checkpoint
 
 Pins that do not fit are refused. 'weightfs status' shows how much is pinned.";
 
-/// One or more files.
-#[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES_HELP)]
-pub struct PathsArgs {
-    /// A file in a mount; names may have * and ? in them
-    #[arg(value_name = "PATH", required = true)]
-    paths: Vec<PathBuf>,
-}
+const UNPIN_HELP: &str = "\
+The file stays in RAM as long as the policy keeps it.
+
+Examples:
+  weightfs unpin ~/ComfyUI/models/vae/ae.safetensors
+  weightfs unpin ~/ComfyUI/models/loras/'*.safetensors'   a pin is taken back by the words that it was made with";
+
+const EVICT_HELP: &str = "\
+What is pinned stays, and so does what a program has open or mapped.
+
+Examples:
+  weightfs evict ~/ComfyUI/models/checkpoints/old.safetensors
+  weightfs evict sd15.safetensors --tensors 'first_stage_model.*'   only the VAE of a checkpoint
+  weightfs flush                                                    everything that nobody uses";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{PIN_HELP}\n\n{EXIT_CODES_HELP}"))]
 pub struct PinArgs {
-    /// A file in a mount; names may have * and ? in them
-    #[arg(value_name = "PATH", required = true)]
-    paths: Vec<PathBuf>,
+    #[command(flatten)]
+    what: What,
 
-    /// Only tensors whose name matches, such as 'text_encoder.*'
+    /// Only tensors whose name matches; 'weightfs ls --tensors FILE' shows them
     #[arg(long, value_name = "GLOB")]
     tensors: Option<String>,
 }
 
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES_HELP)]
-pub struct PrefetchArgs {
+#[command(after_help = format!("{UNPIN_HELP}\n\n{EXIT_CODES_HELP}"))]
+pub struct UnpinArgs {
+    #[command(flatten)]
+    what: What,
+}
+
+#[derive(Args, Clone, Debug)]
+#[command(after_help = format!("{EVICT_HELP}\n\n{EXIT_CODES_HELP}"))]
+pub struct EvictArgs {
+    #[command(flatten)]
+    what: What,
+
+    /// Only tensors whose name matches; 'weightfs ls --tensors FILE' shows them
+    #[arg(long, value_name = "GLOB")]
+    tensors: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+struct What {
     /// A file in a mount; names may have * and ? in them
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 
-    /// Return when they are there
+    /// Print JSON: an outcome for each PATH
     #[arg(long)]
-    wait: bool,
+    json: bool,
 }
 
 pub fn pin(arguments: &PinArgs) -> Result<(), Failure> {
     let tensors = arguments.tensors.as_ref().map(Pattern::new);
-    for path in &arguments.paths {
-        let tensors = tensors.clone();
-        let done = ask(path, |daemon, path| daemon.pin(&PinRequest { path, tensors, priority: None }))?;
-        say(path, &format!("{} pinned, {}", ByteSize(done.bytes), files(&done)))?;
+    each(
+        &arguments.what,
+        |daemon, path| daemon.pin(&PinRequest { path, tensors: tensors.clone(), priority: None }),
+        |done| format!("{} pinned, {}", ByteSize(done.bytes), files(done.files)),
+    )
+}
+
+pub fn unpin(arguments: &UnpinArgs) -> Result<(), Failure> {
+    each(
+        &arguments.what,
+        |daemon, path| daemon.unpin(&path),
+        |done| format!("{} no longer pinned, {}", ByteSize(done.bytes), files(done.files)),
+    )
+}
+
+pub fn evict(arguments: &EvictArgs) -> Result<(), Failure> {
+    let tensors = arguments.tensors.as_ref().map(Pattern::new);
+    each(
+        &arguments.what,
+        |daemon, path| daemon.evict(&EvictRequest { path, tensors: tensors.clone() }),
+        |done| format!("{} freed, {}{}", ByteSize(done.bytes), files(done.files), output::staying(done.left_bytes)),
+    )
+}
+
+fn each(
+    what: &What,
+    ask: impl Fn(&ControlClient, PathBuf) -> Result<Outcome, ClientError>,
+    words: impl Fn(&Outcome) -> String,
+) -> Result<(), Failure> {
+    let mut outcomes = Vec::new();
+    for path in &what.paths {
+        let (daemon, resolved) = find::daemon_of_pattern(path)?;
+        let done = ask(&daemon, resolved).map_err(|error| find::failure(&error))?;
+        if !what.json {
+            output::print(&format!("{}: {}\n", shown(path), words(&done)))?;
+        }
+        outcomes.push(done);
     }
-    Ok(())
-}
-
-pub fn unpin(arguments: &PathsArgs) -> Result<(), Failure> {
-    for path in &arguments.paths {
-        let done = ask(path, |daemon, path| daemon.unpin(&path))?;
-        say(path, &format!("{} no longer pinned, {}", ByteSize(done.bytes), files(&done)))?;
-    }
-    Ok(())
-}
-
-pub fn prefetch(arguments: &PrefetchArgs) -> Result<(), Failure> {
-    let wait = arguments.wait;
-    for path in &arguments.paths {
-        let job = ask(path, |daemon, path| {
-            let asked = PrefetchRequest { paths: vec![path], tensors: None, component: None };
-            let mut job = daemon.prefetch(&asked)?;
-            while wait && !job.state.has_ended() {
-                job = daemon.job(&job.id, LOOK_AGAIN)?;
-            }
-            Ok(job)
-        })?;
-        let left = match (wait, job.bytes_total.saturating_sub(job.bytes_done)) {
-            (true, left @ 1..) => format!(", {} do not fit or are worth less than what is there", ByteSize(left)),
-            (false, left @ 1..) => format!(", {} to come", ByteSize(left)),
-            (_, 0) => String::new(),
-        };
-        let done = Outcome { files: job.files, ..Outcome::default() };
-        say(path, &format!("{} resident, {}{left}", ByteSize(job.bytes_done), files(&done)))?;
-    }
-    Ok(())
-}
-
-pub fn evict(arguments: &PathsArgs) -> Result<(), Failure> {
-    for path in &arguments.paths {
-        let done = ask(path, |daemon, path| daemon.evict(&EvictRequest { path, tensors: None }))?;
-        let left = match done.left_bytes {
-            0 => String::new(),
-            bytes => format!(", {} stay: pinned, or open or mapped by a program", ByteSize(bytes)),
-        };
-        say(path, &format!("{} freed, {}{left}", ByteSize(done.bytes), files(&done)))?;
-    }
-    Ok(())
-}
-
-fn ask<T>(path: &Path, request: impl FnOnce(&ControlClient, PathBuf) -> Result<T, ClientError>) -> Result<T, Failure> {
-    let resolved = find::resolve_pattern(path)?;
-    // A pattern is no path that could be looked at.
-    let there = resolved.ancestors().find(|path| path.exists()).unwrap_or(&resolved);
-    let client = find::daemon(Some(there))?;
-    request(&client, resolved.clone()).map_err(|error| find::failure(&error))
-}
-
-fn files(done: &Outcome) -> String {
-    if done.files == 1 { "1 file".to_owned() } else { format!("{} files", done.files) }
-}
-
-fn say(path: &Path, what: &str) -> Result<(), Failure> {
-    output::print(&format!("{}: {what}\n", output::human::shown(path)))
+    if what.json { output::print(&json::pretty(&outcomes)?) } else { Ok(()) }
 }

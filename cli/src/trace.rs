@@ -10,10 +10,18 @@ use weightfs::trace::{Event, Reader, Trace, What};
 use weightfs::units::{ByteSize, EXTENT_SIZE};
 
 use crate::exit::{EXIT_CODES_HELP, Failure};
+use crate::output::json;
 use crate::{find, output};
 
+const HELP: &str = "\
+Examples:
+  weightfs trace start /tmp/day.trace     begin; names of files are not recorded, but numbers for them
+  weightfs trace stop                     end
+  weightfs trace show /tmp/day.trace | tail -50
+  weightfs simulate /tmp/day.trace        what it would have come to with more RAM, or another policy";
+
 #[derive(Args, Clone, Debug)]
-#[command(after_help = EXIT_CODES_HELP)]
+#[command(after_help = format!("{HELP}\n\n{EXIT_CODES_HELP}"))]
 pub struct TraceArgs {
     #[command(subcommand)]
     command: TraceCommand,
@@ -28,12 +36,18 @@ enum TraceCommand {
         /// Any path in the mount. Not needed while only one daemon runs
         #[arg(long, value_name = "PATH")]
         of: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// End the recording
     Stop {
         /// Any path in the mount. Not needed while only one daemon runs
         #[arg(long, value_name = "PATH")]
         of: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Print a recording, an event a line
     Show {
@@ -44,15 +58,21 @@ enum TraceCommand {
 
 pub fn run(arguments: &TraceArgs) -> Result<(), Failure> {
     match &arguments.command {
-        TraceCommand::Start { file, of } => {
+        TraceCommand::Start { file, of, json } => {
             let absolute = std::path::absolute(file)
                 .map_err(|error| Failure::failed(format!("cannot name {}: {error}", file.display())))?;
             let client = find::daemon(of.as_deref())?;
-            client.start_trace(&absolute).map_err(|error| find::failure(&error))?;
+            let started = client.start_trace(&absolute).map_err(|error| find::failure(&error))?;
+            if *json {
+                return output::print(&json::pretty(&started)?);
+            }
             output::print(&format!("recording to {}; end it with 'weightfs trace stop'\n", absolute.display()))
         }
-        TraceCommand::Stop { of } => {
+        TraceCommand::Stop { of, json } => {
             let summary = find::daemon(of.as_deref())?.stop_trace().map_err(|error| find::failure(&error))?;
+            if *json {
+                return output::print(&json::pretty(&summary)?);
+            }
             let lost = if summary.lost > 0 { format!(", {} were lost", summary.lost) } else { String::new() };
             output::print(&format!("{} events in {}{lost}\n", summary.events, summary.file.display()))
         }

@@ -68,3 +68,29 @@ fn a_dead_mount_can_be_taken_away_lazily() {
     assert_eq!(run(&["unmount", "--lazy"], &dead.path()), (0, String::new()));
     assert!(std::fs::read_dir(dead.path()).unwrap().next().is_none());
 }
+
+#[test]
+fn the_doctor_finds_a_dead_mount_and_takes_it_away_if_it_is_asked_to() {
+    let Some(dead) = DeadMount::new() else { return };
+    let place = dead.path();
+    let doctor = |fix: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weightfs"));
+        command.env_clear().args(["doctor", "--json"]).arg(&place).args(fix.then_some("--fix"));
+        let Output { status, stdout, .. } = command.output().unwrap();
+        let report: serde_json::Value = serde_json::from_slice(&stdout).unwrap();
+        (status.code().unwrap(), report)
+    };
+    let of_it = |report: &serde_json::Value| {
+        let checks = report["checks"].as_array().unwrap().iter();
+        checks.filter(|check| check["subject"].as_str() == place.to_str()).cloned().collect::<Vec<_>>()
+    };
+    let (code, report) = doctor(false);
+    let [check] = &of_it(&report)[..] else { panic!("{report:#}") };
+    assert_eq!((code, &check["name"], &check["state"]), (6, &"mount".into(), &"bad".into()), "{report:#}");
+    assert!(report.get("mended").is_none(), "{report:#}");
+    let (code, report) = doctor(true);
+    assert_eq!(code, 0, "{report:#}");
+    assert!(report["mended"][0].as_str().unwrap().contains("removed the dead mount"), "{report:#}");
+    assert!(of_it(&report).iter().all(|check| check["state"] != "bad"), "{report:#}");
+    assert_eq!(run(&["unmount"], &place).0, 3);
+}

@@ -1,17 +1,21 @@
 //! The program from outside: what it prints and how it ends, without a mount.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 
+use serde_json::Value;
 use tempfile::TempDir;
 use weightfs::control::{
-    CONTROL_XATTR, ControlError, IoStatus, MountStatus, Outcome, RamStatus, Reply, Request, Status, WorkerStatus,
+    CONTROL_XATTR, IoStatus, MountStatus, Outcome, PinRequest, Problem, ProblemKind, RamStatus, Status, WorkerStatus,
 };
-use weightfs_mount::control_server::{Control, ControlServer};
 use weightfs_mount::runtime_dir::listen;
 
 /// With no setting of the outside in the way.
@@ -102,39 +106,93 @@ fn without_a_daemon_there_is_nothing_to_see_or_end() {
     assert!(code == 1 && errors.contains("does not exist"), "{errors}");
 }
 
-struct Daemon;
-
-impl Control for Daemon {
-    fn status(&self) -> Status {
-        Status {
-            mounts: vec![MountStatus { mountpoint: "/m".into(), source: "/s".into(), passthrough: true }],
-            ram: RamStatus { budget_bytes: 8 << 30, resident_bytes: 4 << 30, ..RamStatus::default() },
-            io: IoStatus { engine: "uring".into(), ..IoStatus::default() },
-            worker: WorkerStatus { pid: 42, restarts: 1 },
-            version: "9.9".into(),
-            notes: vec![],
-        }
-    }
-
-    fn unmount(&self, mountpoint: &Path) -> Result<(), ControlError> {
-        Err(ControlError::NotMounted(mountpoint.into()))
-    }
-
-    fn carry_out(&self, request: &Request) -> Result<Reply, ControlError> {
-        match request {
-            Request::Pin { tensors: Some(tensors), .. } if tensors.as_str() == "te.*" => {
-                Ok(Reply::Outcome(Outcome { files: 2, bytes: 3 << 30, left_bytes: 0 }))
-            }
-            Request::Pin { .. } => Err(ControlError::NoRoom("no room".into())),
-            _ => Err(ControlError::Failed("not in this test".into())),
-        }
+fn status() -> Status {
+    Status {
+        mounts: vec![MountStatus { mountpoint: "/m".into(), source: "/s".into(), passthrough: true }],
+        ram: RamStatus { budget_bytes: 8 << 30, resident_bytes: 4 << 30, ..RamStatus::default() },
+        io: IoStatus { engine: "uring".into(), ..IoStatus::default() },
+        worker: WorkerStatus { pid: 42, restarts: 1 },
+        version: "9.9".into(),
+        ..Status::default()
     }
 }
 
+/// The status and the body of the answer to a request.
+fn answer(request: &str) -> (u16, Value) {
+    let refused = |kind: ProblemKind, detail: &str| {
+        let problem = Problem { kind, title: kind.title().into(), status: kind.status(), detail: detail.to_owned() };
+        (kind.status(), serde_json::to_value(problem).unwrap())
+    };
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    match head.split("\r\n").next().unwrap() {
+        "GET /v1/status HTTP/1.1" => (200, serde_json::to_value(status()).unwrap()),
+        "POST /v1/pin HTTP/1.1" => match serde_json::from_str::<PinRequest>(body).unwrap().tensors {
+            Some(tensors) if tensors.as_str() == "te.*" => {
+                (200, serde_json::to_value(Outcome { files: 2, bytes: 3 << 30, left_bytes: 0 }).unwrap())
+            }
+            _ => refused(ProblemKind::NoRoom, "no room"),
+        },
+        _ => refused(ProblemKind::Failed, "not in this test"),
+    }
+}
+
+/// Says what a daemon would, a request a connection, until it is dropped.
+struct Daemon {
+    socket: PathBuf,
+    ending: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Daemon {
+    fn start(socket: &Path) -> Self {
+        let listener = listen(socket).unwrap();
+        let ending = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ending);
+        let thread = std::thread::spawn(move || {
+            for stream in listener.incoming().take_while(|_| !end.load(Ordering::SeqCst)) {
+                serve(stream.unwrap());
+            }
+        });
+        Self { socket: socket.to_owned(), ending, thread: Some(thread) }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.ending.store(true, Ordering::SeqCst);
+        let _ = UnixStream::connect(&self.socket);
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Whoever only looks whether somebody listens sends nothing.
+fn serve(mut stream: UnixStream) {
+    let mut request = String::new();
+    let mut chunk = [0; 4096];
+    while !is_whole(&request) {
+        match stream.read(&mut chunk) {
+            Ok(0) | Err(_) => return,
+            Ok(count) => request += std::str::from_utf8(&chunk[..count]).unwrap(),
+        }
+    }
+    let (status, body) = answer(&request);
+    let body = body.to_string();
+    let head = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+    // A client that is gone wants nothing more.
+    let _ = stream.write_all((head + &body).as_bytes());
+}
+
+fn is_whole(request: &str) -> bool {
+    request.split_once("\r\n\r\n").is_some_and(|(head, body)| {
+        let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        body.len() >= length.unwrap_or(0)
+    })
+}
+
 /// A file that names the socket of a daemon, as every file of a mount does.
-fn file_of_a_daemon(place: &Path) -> (ControlServer, PathBuf) {
+fn file_of_a_daemon(place: &Path) -> (Daemon, PathBuf) {
     let socket = place.join("x.sock");
-    let server = ControlServer::start(listen(&socket).unwrap(), Arc::new(Daemon)).unwrap();
+    let server = Daemon::start(&socket);
     let file = place.join("models/m.bin");
     let value = socket.to_str().unwrap().as_bytes();
     rustix::fs::setxattr(&file, CONTROL_XATTR, value, rustix::fs::XattrFlags::empty()).unwrap();
@@ -147,7 +205,7 @@ fn status_is_found_by_a_path_and_printed_for_people_and_programs() {
     let (_server, file) = file_of_a_daemon(place.path());
     let file = file.to_str().unwrap();
     let (code, text, _) = run(&mut program(&["status", file, "--json"]));
-    assert_eq!((code, serde_json::from_str::<Status>(&text).unwrap()), (0, Daemon.status()));
+    assert_eq!((code, serde_json::from_str::<Status>(&text).unwrap()), (0, status()));
     let (code, text, _) = run(&mut program(&["status", file]));
     assert_eq!(code, 0);
     assert!(text.starts_with("/m  from /s  passthrough\n") && text.contains("4.0 GiB of 8.0 GiB (50 %)"), "{text}");

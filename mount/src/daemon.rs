@@ -120,7 +120,7 @@ fn mount_all(
         upgrade: None,
     });
     let served = control.map_err(DaemonError::Thread).and_then(|control| {
-        let served = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, ready);
+        let served = serve(&mounts, store, listener, (Arc::clone(&control), notes), &ended, signals, ready);
         control.stop();
         served
     });
@@ -133,8 +133,7 @@ fn serve(
     mounts: &[Mount],
     store: &Arc<Store>,
     listener: UnixListener,
-    control: Arc<Control>,
-    notes: Vec<String>,
+    (control, notes): (Arc<Control>, Vec<String>),
     ended: &Arc<Ended>,
     signals: SigSet,
     ready: impl FnOnce(&Started),

@@ -48,6 +48,16 @@ impl Adapter {
     }
 }
 
+/// Asks for what not every kernel has.
+pub fn ask_of_kernel(config: &mut KernelConfig) -> Offered {
+    Offered {
+        shared_maps_of_direct_files: config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok(),
+        // Arena files lie on a plain file system: one level.
+        passthrough: config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok()
+            && config.set_max_stack_depth(1).is_ok(),
+    }
+}
+
 fn caller(request: &Request) -> Caller {
     Caller { uid: request.uid(), gid: request.gid(), thread: request.pid() }
 }
@@ -68,11 +78,7 @@ impl Filesystem for Adapter {
                 tracing::debug!(?flag, "the kernel lacks a feature");
             }
         }
-        let mut offered = self.offered.lock();
-        offered.shared_maps_of_direct_files = config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-        // Arena files lie on a plain file system: one level.
-        offered.passthrough =
-            config.add_capabilities(InitFlags::FUSE_PASSTHROUGH).is_ok() && config.set_max_stack_depth(1).is_ok();
+        *self.offered.lock() = ask_of_kernel(config);
         // Each of these answers with the nearest value that is possible where ours is not.
         let _ = config.set_max_write(LARGEST_REQUEST);
         let _ = config.set_max_background(64);

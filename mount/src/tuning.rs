@@ -13,11 +13,11 @@ use crate::device::FS_TYPE;
 use crate::fuse::Offered;
 
 /// Pages in one request: 4 MiB, and one more for a read at an odd offset.
-const REQUEST_PAGES: u32 = 1025;
-const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
+pub const REQUEST_PAGES: u32 = 1025;
+pub const PAGES_LIMIT: &str = "/proc/sys/fs/fuse/max_pages_limit";
 
 /// What a page fault of a mapped file brings, in KiB. Bulk readers profit from more, scattered faults from less.
-const READAHEAD_KIB: u32 = 2048;
+pub const READAHEAD_KIB: u32 = 2048;
 
 /// Every open file of a client is one here too.
 pub fn raise_descriptor_limit() {
@@ -83,12 +83,7 @@ pub fn after_mounting(
         (false, _) => Err("it was turned off (--no-passthrough)".to_owned()),
         (true, false) => Err("the kernel lacks it (Linux 6.9)".to_owned()),
         // Tried with a file of the arena itself. The kernel keeps this one reference until the mount ends.
-        (true, true) => {
-            fuser::BackingId::create_raw(device, store.arena_probe().as_fd()).map_err(|error| match error.kind() {
-                io::ErrorKind::PermissionDenied => "it needs root".to_owned(),
-                _ => error.to_string(),
-            })
-        }
+        (true, true) => register(device, store.arena_probe().as_fd()),
     };
     let works = match passthrough {
         Ok(_) => true,
@@ -102,13 +97,28 @@ pub fn after_mounting(
     (works, notes)
 }
 
-fn set_readahead(device: &str) -> io::Result<()> {
+/// Has the kernel keep a reference to an arena file, for opens in passthrough. The error is for a person.
+pub fn register(device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> Result<u32, String> {
+    fuser::BackingId::create_raw(device, file).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => "it needs root".to_owned(),
+        _ => error.to_string(),
+    })
+}
+
+/// `device` is "MAJOR:MINOR" of a mount of ours.
+pub fn set_readahead(device: &str) -> io::Result<()> {
     std::fs::write(format!("/sys/class/bdi/{device}/read_ahead_kb"), READAHEAD_KIB.to_string())
 }
 
 /// "MAJOR:MINOR" of our mount, by which the kernel's tables name it. Not by asking the mount, which may not answer yet.
 pub fn device_number(mountpoint: &Path) -> io::Result<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
+}
+
+/// The same, of a mount in the namespace of the calling thread.
+pub fn device_number_here(mountpoint: &Path) -> io::Result<String> {
+    let table = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
     device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
 }
 
@@ -123,7 +133,8 @@ fn device_of<'a>(table: &'a str, mountpoint: &Path) -> Option<&'a str> {
     })
 }
 
-fn read_number(path: &str) -> Option<u32> {
+/// The number that a file of the kernel's has, if it is there.
+pub fn read_number(path: &str) -> Option<u32> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 

@@ -36,7 +36,7 @@ pub enum EngineChoice {
 /// Why no engine could be started.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    #[error("io_uring cannot be used: {error}; {}", advice(.error))]
+    #[error("io_uring cannot be used: {error}; {}", EngineError::advice(.error))]
     Uring { error: io::Error },
     #[error("a thread for reading could not be started: {0}; raise the limit on processes (ulimit -u, or pids.max)")]
     Thread(io::Error),
@@ -46,17 +46,19 @@ fn uring(error: io::Error) -> EngineError {
     EngineError::Uring { error }
 }
 
-/// What to do where io_uring fails with `error`.
-fn advice(error: &io::Error) -> &'static str {
-    match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM | Errno::ACCESS) => {
-            "allow it with 'sysctl kernel.io_uring_disabled=0', or in a container with a seccomp profile that permits \
-             io_uring_setup, io_uring_enter and io_uring_register ('docker run --security-opt seccomp=FILE'), or read \
-             with threads instead"
-        }
-        Some(Errno::NOMEM) => "raise the limit on locked memory ('ulimit -l'), or read with threads instead",
-        _ => {
-            "it needs Linux 5.11 with CONFIG_IO_URING and a sandbox that lets it through, or read with threads instead"
+impl EngineError {
+    /// What to do where io_uring fails with `error`.
+    pub fn advice(error: &io::Error) -> &'static str {
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::PERM | Errno::ACCESS) => {
+                "allow it with 'sysctl kernel.io_uring_disabled=0', or in a container with a seccomp profile that permits \
+                 io_uring_setup, io_uring_enter and io_uring_register ('docker run --security-opt seccomp=FILE'), or read \
+                 with threads instead"
+            }
+            Some(Errno::NOMEM) => "raise the limit on locked memory ('ulimit -l'), or read with threads instead",
+            _ => {
+                "it needs Linux 5.11 with CONFIG_IO_URING and a sandbox that lets it through, or read with threads instead"
+            }
         }
     }
 }

@@ -12,10 +12,12 @@ pub mod data;
 pub mod load;
 pub mod locks;
 pub mod maps;
+pub mod mask;
 pub mod mount;
 pub mod pages;
 pub mod python;
 pub mod requirements;
+pub mod screen;
 pub mod status;
 pub mod system;
 

@@ -12,6 +12,8 @@ pub enum Need {
     Root,
     /// The Python of `.venv` with the packages of `tests/requirements.txt`.
     Python,
+    /// A terminal that can be looked at.
+    Tmux,
 }
 
 /// Whether everything in `needs` is there. If not, the calling test should return at once.
@@ -47,6 +49,9 @@ fn missing(need: Need) -> Option<String> {
                 .then(|| "mounting needs root or fusermount3 (package fuse3)".to_owned())
         }
         Need::Root => (!is_root()).then(|| "it acts as several users, so it must start as root".to_owned()),
+        Need::Tmux => {
+            (!crate::system::has_program("tmux")).then(|| "it needs a terminal to look at (package tmux)".to_owned())
+        }
         Need::Python => {
             let python = crate::python::interpreter();
             (!python.exists()).then(|| format!("{} is not there; 'make venv' makes it", python.display()))

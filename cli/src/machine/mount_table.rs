@@ -46,6 +46,13 @@ impl MountTable {
         path.ancestors().find_map(|ancestor| self.at(ancestor))
     }
 
+    /// Where weightfs is mounted and seen.
+    pub fn weightfs(&self) -> impl Iterator<Item = &Mount> {
+        self.0
+            .iter()
+            .filter(|mount| mount.is_weightfs() && self.at(&mount.mountpoint).is_some_and(|at| at.id == mount.id))
+    }
+
     pub fn has(&self, id: u64) -> bool {
         self.0.iter().any(|mount| mount.id == id)
     }

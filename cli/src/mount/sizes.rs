@@ -74,7 +74,7 @@ pub fn check(options: &Options, memory: &Memory) -> Result<Sizes, SizeError> {
 }
 
 /// On a machine of 4 to 8 GiB the rule alone would leave next to nothing for models, so that half is the most.
-fn default_reserve(most: u64) -> u64 {
+pub fn default_reserve(most: u64) -> u64 {
     (HEADROOM_PERCENT.of(most).clamp(LEAST_HEADROOM, MOST_HEADROOM) + RESERVE_BESIDE).min(most / 2)
 }
 

@@ -1,17 +1,19 @@
 //! The status for people: what is mounted, how full the arena is, where the bytes came from.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use weightfs::control::{IoStatus, RamStatus, Status};
 use weightfs::units::ByteSize;
+
+use super::bar::{HELD, RESIDENT, bar, cells};
+use super::figures::{percent, plain, shown};
+use super::paint::Paint;
 
 /// Characters of the bar.
 const BAR: u64 = 40;
 
 /// Ended by a newline. Without `colour`, plain text.
-pub fn status(status: &Status, colour: bool) -> String {
-    let paint = Paint { colour };
+pub fn status(status: &Status, paint: Paint) -> String {
     let mut text = String::new();
     for mount in &status.mounts {
         let from = if mount.source == mount.mountpoint {
@@ -26,7 +28,7 @@ pub fn status(status: &Status, colour: bool) -> String {
         line(&mut text, &paint.dim("nothing is mounted any more"));
     }
     line(&mut text, "");
-    ram(&mut text, &status.ram, &paint);
+    ram(&mut text, &status.ram, paint);
     io(&mut text, &status.io);
     let worker = &status.worker;
     let restarts = match worker.restarts {
@@ -41,13 +43,11 @@ pub fn status(status: &Status, colour: bool) -> String {
     text
 }
 
-fn ram(text: &mut String, ram: &RamStatus, paint: &Paint) {
+fn ram(text: &mut String, ram: &RamStatus, paint: Paint) {
+    let bar = ram_bar(ram, BAR);
     let used = ram.resident_bytes.saturating_add(ram.client_held_bytes);
-    let whole = match percent(used, ram.budget_bytes) {
-        Some(percent) => format!("{} of {} ({percent} %)", ByteSize(used), ByteSize(ram.budget_bytes)),
-        None => format!("{} of no budget", ByteSize(used)),
-    };
-    field(text, "RAM", &format!("{}  {whole}", bar(ram, paint)));
+    let bar = if used > ram.high_watermark_bytes { paint.warn(&bar) } else { paint.good(&bar) };
+    field(text, "RAM", &format!("{bar}  {}", ram_figures(ram)));
     let marks = format!(
         "room is made from {} down to {}",
         ByteSize(ram.high_watermark_bytes),
@@ -67,24 +67,25 @@ fn ram(text: &mut String, ram: &RamStatus, paint: &Paint) {
     }
 }
 
-/// `█` resident, `▒` held by clients, `░` free; `│` stands at the watermarks.
-fn bar(ram: &RamStatus, paint: &Paint) -> String {
-    let cells = |bytes: u64| match ram.budget_bytes {
-        0 => 0,
-        budget => (u128::from(bytes.min(budget)) * u128::from(BAR) / u128::from(budget)) as u64,
-    };
+/// `15.0 GiB of 24.0 GiB (62 %)`: how much of the budget is taken.
+pub fn ram_figures(ram: &RamStatus) -> String {
     let used = ram.resident_bytes.saturating_add(ram.client_held_bytes);
-    let marks = [ram.low_watermark_bytes, ram.high_watermark_bytes].map(|mark| cells(mark).min(BAR - 1));
-    let mut bar = String::new();
-    for cell in 0..BAR {
-        bar.push(match cell {
-            _ if ram.budget_bytes > 0 && marks.contains(&cell) => '│',
-            _ if cell < cells(ram.resident_bytes) => '█',
-            _ if cell < cells(used) => '▒',
-            _ => '░',
-        });
+    match percent(used, ram.budget_bytes) {
+        Some(percent) => format!("{} of {} ({percent} %)", ByteSize(used), ByteSize(ram.budget_bytes)),
+        None => format!("{} of no budget", ByteSize(used)),
     }
-    if used > ram.high_watermark_bytes { paint.warn(&bar) } else { paint.good(&bar) }
+}
+
+/// What is resident, held by clients and free, in `width` cells; `│` stands at the watermarks.
+pub fn ram_bar(ram: &RamStatus, width: u64) -> String {
+    let budget = ram.budget_bytes;
+    let mark = |bytes: u64| cells(bytes, budget, width).min(width - 1);
+    let marks = [ram.low_watermark_bytes, ram.high_watermark_bytes].map(mark);
+    bar(&[(ram.resident_bytes, RESIDENT), (ram.client_held_bytes, HELD)], budget, width)
+        .chars()
+        .zip(0..)
+        .map(|(cell, at)| if budget > 0 && marks.contains(&at) { '│' } else { cell })
+        .collect()
 }
 
 fn io(text: &mut String, io: &IoStatus) {
@@ -104,11 +105,6 @@ fn io(text: &mut String, io: &IoStatus) {
     field(text, "Evicted", &ByteSize(io.evicted_bytes).to_string());
 }
 
-/// Rounded down, so that 100 % is all of it. None of nothing.
-fn percent(part: u64, whole: u64) -> Option<u128> {
-    (u128::from(part) * 100).checked_div(u128::from(whole))
-}
-
 fn field(text: &mut String, name: &str, value: &str) {
     line(text, &format!("{name:<8}{value}"));
 }
@@ -116,41 +112,6 @@ fn field(text: &mut String, name: &str, value: &str) {
 fn line(text: &mut String, content: &str) {
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{}", content.trim_end());
-}
-
-/// A daemon's words and the names of folders are not trusted with the terminal.
-pub fn plain(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
-}
-
-pub fn shown(path: &Path) -> String {
-    plain(&path.to_string_lossy())
-}
-
-struct Paint {
-    colour: bool,
-}
-
-impl Paint {
-    fn bold(&self, text: &str) -> String {
-        self.wrap("1", text)
-    }
-
-    fn dim(&self, text: &str) -> String {
-        self.wrap("2", text)
-    }
-
-    fn good(&self, text: &str) -> String {
-        self.wrap("32", text)
-    }
-
-    fn warn(&self, text: &str) -> String {
-        self.wrap("33", text)
-    }
-
-    fn wrap(&self, code: &str, text: &str) -> String {
-        if self.colour { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
-    }
 }
 
 #[cfg(test)]
@@ -210,7 +171,7 @@ Evicted 4.0 GiB
 Daemon  version 0.1.0, process 1234
 Note    no 2 MiB pages: mapped reads are slower
 ";
-        assert_eq!(status(&example(), false), expected);
+        assert_eq!(status(&example(), Paint::PLAIN), expected);
     }
 
     #[test]
@@ -237,7 +198,7 @@ Read    0 B from the source by threads
 Evicted 0 B
 Daemon  version 0.1.0, process 1234, replaced 2 times
 ";
-        assert_eq!(status(&fresh, false), expected);
+        assert_eq!(status(&fresh, Paint::PLAIN), expected);
     }
 
     #[test]
@@ -249,19 +210,19 @@ Daemon  version 0.1.0, process 1234, replaced 2 times
         odd.version = "\x1b[2J\n".into();
         odd.mounts[0].mountpoint = "/a\x07".into();
         odd.notes = vec!["\x1b]0;title\x07".into()];
-        let text = status(&odd, false);
+        let text = status(&odd, Paint::PLAIN);
         assert!(!text.contains('\x1b') && !text.contains('\x07'), "{text}");
         assert!(text.contains("of no budget"), "{text}");
     }
 
     #[test]
     fn colour_adds_nothing_but_colour() {
-        let coloured = status(&example(), true);
+        let coloured = status(&example(), Paint { colour: true });
         let mut stripped = coloured.clone();
         for code in ["\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[33m", "\x1b[0m"] {
             stripped = stripped.replace(code, "");
         }
         assert_ne!(coloured, stripped);
-        assert_eq!(stripped, status(&example(), false));
+        assert_eq!(stripped, status(&example(), Paint::PLAIN));
     }
 }

@@ -3,7 +3,7 @@
 use utoipa::openapi::path::Operation;
 use utoipa::openapi::{Content, RefOr, Response};
 use utoipa::{Modify, OpenApi};
-use weightfs::control::{Event, Lost, Problem};
+use weightfs::control::{Event, FileSort, Lost, Problem};
 
 use super::routes::{act, events, hints, look, page};
 
@@ -32,7 +32,7 @@ use super::routes::{act, events, hints, look, page};
         act::start_trace, act::stop_trace, act::unmount, act::upgrade,
         hints::in_use, hints::end_in_use, hints::priority, hints::queue, hints::vram,
     ),
-    components(schemas(Problem, Event, Lost)),
+    components(schemas(Problem, Event, FileSort, Lost)),
     modifiers(&Problems),
 )]
 struct Description;

@@ -62,11 +62,7 @@ impl ControlServer {
         listener.set_nonblocking(true).map_err(StartError::Thread)?;
         let (listeners, further) = unbounded_channel();
         let web = Web::new(listeners);
-        if let Some(address) = control.listen() {
-            web.listen(address).map_err(|error| StartError::Listen { address, error })?;
-            // Made before the first page can ask for it.
-            web.token(control.state_dir()).map_err(|error| StartError::Listen { address, error })?;
-        }
+        web.start(&control)?;
         let admission = Admission::new(control.rights().daemon_uid);
         let (pool, counters) = (Pool::default(), Counters::default());
         let api = Api(Arc::new(Inner { control, pool, admission, counters, web }));

@@ -16,9 +16,13 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc::UnboundedSender;
 use weightfs::control::{ControlError, Dashboard};
 
+use super::server::StartError;
+use crate::control::Control;
 use crate::control::rights::Peer;
 
 const TOKEN_BYTES: usize = 24;
+/// Where the address is kept for the next process of this daemon.
+const LISTENED: &str = "listen";
 
 pub struct Web {
     /// Where browsers are listened to.
@@ -34,6 +38,26 @@ impl Web {
     pub fn new(listeners: UnboundedSender<TcpListener>) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self { address: Mutex::default(), token: Mutex::default(), listeners, host }
+    }
+
+    /// Listens where that was asked for from the start, and where a former process of this daemon did.
+    pub fn start(&self, control: &Control) -> Result<(), StartError> {
+        let file = control.state_dir().join(LISTENED);
+        if control.restarts() == 0 {
+            let _ = fs::remove_file(&file);
+        }
+        let before = fs::read_to_string(&file).ok().and_then(|text| text.parse().ok());
+        let Some(address) = before.or(control.listen()) else { return Ok(()) };
+        // The token is there before the first page can ask for it.
+        let listening = self.token(control.state_dir()).and_then(|_| self.listen(address));
+        match listening {
+            Ok(_) => Ok(()),
+            Err(error) if control.restarts() > 0 => {
+                tracing::warn!(%error, %address, "browsers are not served any more");
+                Ok(())
+            }
+            Err(error) => Err(StartError::Listen { address, error }),
+        }
     }
 
     /// Begins to listen at an address, where that is not so already.
@@ -59,6 +83,11 @@ impl Web {
         let address = self
             .listen(asked)
             .map_err(|error| ControlError::Failed(format!("cannot listen at {asked}: {error}; choose another port")))?;
+        if let Err(error) =
+            fs::create_dir_all(state_dir).and_then(|()| fs::write(state_dir.join(LISTENED), address.to_string()))
+        {
+            tracing::warn!(%error, "the page is not served any more when another process goes on");
+        }
         let token = self.token(state_dir).map_err(|error| ControlError::Failed(format!("no token: {error}")))?;
         let mut reached = address;
         if reached.ip().is_unspecified() {

@@ -30,7 +30,7 @@ impl Control {
             next: None,
             policy: self.store.policy(),
             budget_bytes: ram.budget,
-            budget_reason: ram.reason.to_string(),
+            budget_reason: self.budget_reason(&ram),
         };
         if let Some(known) = known {
             fill_in(&mut explained, known, self.store.clock());

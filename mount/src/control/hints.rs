@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use weightfs::control::{
@@ -28,18 +28,22 @@ const NOBODY: &str = "";
 /// Owners that may have a say at a time, and the longest name of one.
 const MOST_OWNERS: usize = 256;
 const LONGEST_OWNER: usize = 200;
+/// As the name of a device.
+const LONGEST_DEVICE: usize = 40;
 
 /// Paths in one hint.
 const MOST_PATHS: usize = 1000;
+/// And in one entry of a queue.
+const MOST_OF_ENTRY: usize = 100;
 
-/// Who of the users has which owner's name: others cannot speak for it.
+/// Who of the users has which owner's name, and until when: others cannot speak for it.
 #[derive(Debug, Default)]
-pub struct Owners(Mutex<HashMap<String, Option<u32>>>);
+pub struct Owners(Mutex<HashMap<String, (Option<u32>, Instant)>>);
 
 impl Control {
     pub fn hint_in_use(&self, peer: &Peer, hint: &InUseHint) -> Result<InUse, ControlError> {
         let time = time(Some(hint.seconds))?;
-        self.speak_for(peer, &hint.owner)?;
+        self.speak_for(peer, &hint.owner, time)?;
         let (files, unknown) = self.named(peer, &hint.paths)?;
         let count = files.len() as u64;
         self.store.mark_in_use(&hint.owner, files, time);
@@ -47,17 +51,23 @@ impl Control {
     }
 
     pub fn end_in_use(&self, peer: &Peer, owner: &str) -> Result<(), ControlError> {
-        if !self.owners.0.lock().contains_key(owner) {
+        if self.owners.0.lock().get(owner).is_none_or(|(_, until)| *until < Instant::now()) {
             return Err(ControlError::NotFound(format!("there is no mark of '{owner}'")));
         }
-        self.speak_for(peer, owner)?;
+        self.speak_for(peer, owner, Duration::ZERO)?;
         self.store.mark_in_use(owner, Vec::new(), Duration::ZERO);
         Ok(())
     }
 
     pub fn hint_queue(&self, peer: &Peer, hint: &QueueHint) -> Result<Hinted, ControlError> {
         let time = time(hint.seconds)?;
-        self.speak_for(peer, &hint.owner)?;
+        self.speak_for(peer, &hint.owner, time)?;
+        if hint.entries.len() > MOST_PATHS || hint.entries.iter().any(|entry| is_long(&entry.id, entry.paths.len())) {
+            return Err(ControlError::BadRequest(format!(
+                "a queue has at most {MOST_PATHS} entries, each with a name of {LONGEST_OWNER} characters and \
+                 {MOST_OF_ENTRY} paths"
+            )));
+        }
         let items: Vec<&QueueItem> = hint.entries.iter().flat_map(|entry| &entry.paths).collect();
         let paths: Vec<PathBuf> = items.iter().map(|item| item.path.clone()).collect();
         bounded(&paths)?;
@@ -90,10 +100,10 @@ impl Control {
 
     pub fn hint_vram(&self, peer: &Peer, hint: &VramHint) -> Result<Hinted, ControlError> {
         let time = time(hint.seconds)?;
-        if hint.device.is_empty() || hint.device.len() > LONGEST_OWNER {
+        if hint.device.is_empty() || hint.device.chars().count() > LONGEST_DEVICE {
             return Err(ControlError::BadRequest("name the device, such as cuda:0".to_owned()));
         }
-        self.speak_for(peer, &hint.owner)?;
+        self.speak_for(peer, &hint.owner, time)?;
         let (files, unknown) = self.named(peer, &hint.paths)?;
         let count = files.len() as u64;
         self.store.hint_vram(&hint.owner, &hint.device, files, time);
@@ -103,7 +113,7 @@ impl Control {
     pub fn hint_priority(&self, hint: &PriorityHint) -> Result<Hinted, ControlError> {
         let time = hint.seconds.map(|seconds| time(Some(seconds))).transpose()?;
         let owner = hint.owner.as_deref().unwrap_or(NOBODY);
-        if owner.len() > LONGEST_OWNER {
+        if owner.chars().count() > LONGEST_OWNER {
             return Err(ControlError::BadRequest("this name of an owner is too long".to_owned()));
         }
         let files = self.prioritise(owner, &hint.path, hint.priority, time.unwrap_or(FOR_GOOD))?;
@@ -146,10 +156,10 @@ impl Control {
         HintStatus { in_use: in_use as u64, queued: queued as u64, in_vram: in_vram as u64 }
     }
 
-    /// Whether somebody may speak for an owner: the first one that does has the name.
-    fn speak_for(&self, peer: &Peer, owner: &str) -> Result<(), ControlError> {
-        if owner.is_empty() || owner.len() > LONGEST_OWNER {
-            return Err(ControlError::BadRequest(format!("an owner's name has 1 to {LONGEST_OWNER} bytes")));
+    /// Whether somebody may speak for an owner: the first one that does has the name, for as long as what he says holds.
+    fn speak_for(&self, peer: &Peer, owner: &str, time: Duration) -> Result<(), ControlError> {
+        if owner.is_empty() || owner.chars().count() > LONGEST_OWNER {
+            return Err(ControlError::BadRequest(format!("an owner's name has 1 to {LONGEST_OWNER} characters")));
         }
         let uid = match peer {
             Peer::Local { uid, .. } => Some(*uid),
@@ -158,15 +168,20 @@ impl Control {
                 None
             }
         };
-        let mut owners = self.owners.0.lock();
-        match owners.get(owner) {
-            Some(known) if *known == uid || uid.is_some_and(|uid| self.rights.is_master(uid)) => Ok(()),
+        let (mut owners, now) = (self.owners.0.lock(), Instant::now());
+        owners.retain(|_, (_, until)| *until >= now);
+        let full = owners.len() >= MOST_OWNERS;
+        match owners.get_mut(owner) {
+            Some((known, until)) if *known == uid || uid.is_some_and(|uid| self.rights.is_master(uid)) => {
+                *until = (now + time).max(*until);
+                Ok(())
+            }
             Some(_) => Err(ControlError::NotPermitted(format!("'{owner}' is the name of another user's program"))),
-            None if owners.len() >= MOST_OWNERS => {
+            None if full => {
                 Err(ControlError::Failed(format!("{MOST_OWNERS} programs have given hints: too many for one more")))
             }
             None => {
-                owners.insert(owner.to_owned(), uid);
+                owners.insert(owner.to_owned(), (uid, now + time));
                 Ok(())
             }
         }
@@ -192,6 +207,10 @@ impl Control {
         }
         self.places.open(path).ok().flatten().map(Arc::new)
     }
+}
+
+fn is_long(id: &str, paths: usize) -> bool {
+    id.chars().count() > LONGEST_OWNER || paths > MOST_OF_ENTRY
 }
 
 fn bounded(paths: &[PathBuf]) -> Result<(), ControlError> {

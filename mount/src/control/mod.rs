@@ -1,6 +1,7 @@
 //! What a daemon answers and does when it is asked past the file system: the meaning of the control interface, of which
 //! `api` is the form.
 
+mod doctor;
 mod explain;
 mod files;
 mod hints;
@@ -23,11 +24,12 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use weightfs::control::{
-    Check, CheckState, ControlError, EventKind, FillStatus, Findings, History, IoStatus, Job, Mounts, PressureStatus,
-    RamStatus, Status, WorkerStatus,
+    ControlError, EventKind, FillStatus, History, IoStatus, Job, Mounts, PressureStatus, RamStatus, Status,
+    WorkerStatus,
 };
 use weightfs::fill::Class;
-use weightfs::store::{Generation, Store, StoreEvent};
+use weightfs::pressure::BudgetReason;
+use weightfs::store::{Generation, RamReport, Store, StoreEvent};
 
 use crate::device;
 use crate::fs::Fs;
@@ -182,6 +184,11 @@ impl Control {
         self.places.number(path)
     }
 
+    /// How often the process that serves was replaced.
+    pub fn restarts(&self) -> u64 {
+        self.restarts
+    }
+
     /// Where browsers are to be served from the start.
     pub fn listen(&self) -> Option<SocketAddr> {
         self.listen
@@ -205,7 +212,7 @@ impl Control {
             ram: RamStatus {
                 budget_bytes: ram.budget,
                 limit_bytes: ram.limit,
-                budget_reason: ram.reason.to_string(),
+                budget_reason: self.budget_reason(&ram),
                 high_watermark_bytes: ram.high_watermark,
                 low_watermark_bytes: ram.low_watermark,
                 resident_bytes: ram.resident,
@@ -230,6 +237,15 @@ impl Control {
             policy: self.store.policy(),
             trace: self.trace(),
             uptime_seconds: self.store.uptime().as_secs_f64(),
+        }
+    }
+
+    fn budget_reason(&self, ram: &RamReport) -> String {
+        match self.store.limit() {
+            Some((limit, _)) if ram.reason == BudgetReason::Ram && limit < ram.limit => {
+                "as much as was set while it runs".to_owned()
+            }
+            _ => ram.reason.to_string(),
         }
     }
 
@@ -269,31 +285,6 @@ impl Control {
 
     pub fn jobs_running(&self) -> usize {
         self.jobs.running()
-    }
-
-    /// What the daemon has found on this machine when it started, and how it fares.
-    pub fn doctor(&self) -> Findings {
-        let check = |name: &str, good: bool, found: String| Check {
-            name: name.to_owned(),
-            subject: None,
-            state: if good { CheckState::Ok } else { CheckState::Warn },
-            found,
-            costs: None,
-            mend: None,
-        };
-        let mut checks = Vec::new();
-        for mount in self.mounts().mounts {
-            let found = if mount.passthrough { "resident files are read without the daemon" } else { "not in use" };
-            let subject = Some(mount.mountpoint.display().to_string());
-            checks.push(Check { subject, ..check("passthrough", mount.passthrough, found.to_owned()) });
-        }
-        let engine = self.store.io_report().engine;
-        checks.push(check("engine", engine == "io_uring", format!("sources are read by {engine}")));
-        let ram = self.store.ram_report();
-        let whole = ram.budget == ram.limit;
-        checks.push(check("budget", whole, format!("{} of {} bytes: {}", ram.budget, ram.limit, ram.reason)));
-        checks.extend(self.notes.iter().map(|note| check("note", false, note.clone())));
-        Findings { checks }
     }
 
     /// Ends the mount at `mountpoint`, exactly as it was reported, and returns once it is gone.

@@ -79,13 +79,15 @@ pub struct Jobs {
 impl Jobs {
     /// Starts to read files in.
     pub fn start(&self, store: &Arc<Store>, wanted: Vec<Wanted>, by: Peer) -> Result<Job, ControlError> {
-        let mut entries = self.entries.lock();
-        entries.values_mut().for_each(Entry::settle);
-        entries.retain(|_, entry| entry.end.is_none_or(|(at, ..)| at.elapsed() < REMEMBERED));
-        if entries.values().filter(|entry| entry.end.is_none()).count() >= MOST_RUNNING {
-            return Err(ControlError::Failed(format!(
-                "{MOST_RUNNING} prefetches are running already; wait for some to end"
-            )));
+        {
+            let mut entries = self.entries.lock();
+            entries.values_mut().for_each(Entry::settle);
+            entries.retain(|_, entry| entry.end.is_none_or(|(at, ..)| at.elapsed() < REMEMBERED));
+            if entries.values().filter(|entry| entry.end.is_none()).count() >= MOST_RUNNING {
+                return Err(ControlError::Failed(format!(
+                    "{MOST_RUNNING} prefetches are running already; wait for some to end"
+                )));
+            }
         }
         let id = format!("{:x}-{}", std::process::id(), self.next.fetch_add(1, Ordering::Relaxed));
         let left = Arc::new(AtomicU64::new(wanted.len() as u64));
@@ -111,7 +113,7 @@ impl Jobs {
             detail: None,
         };
         let job = entry.report(&id);
-        entries.insert(id, entry);
+        self.entries.lock().insert(id, entry);
         Ok(job)
     }
 

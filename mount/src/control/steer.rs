@@ -14,6 +14,8 @@ use super::hub::event;
 use super::prefetch::Wanted;
 use super::rights::Peer;
 
+/// Paths that one prefetch may name.
+const MOST_NAMED: usize = 1000;
 /// Files that one prefetch may name: each is held open.
 const MOST_PREFETCHED: usize = 10_000;
 
@@ -34,6 +36,9 @@ impl Control {
     }
 
     pub fn prefetch(&self, peer: &Peer, request: &PrefetchRequest) -> Result<Job, ControlError> {
+        if request.paths.len() > MOST_NAMED {
+            return Err(ControlError::BadRequest(format!("name at most {MOST_NAMED} paths at a time")));
+        }
         let mut wanted = Vec::new();
         for path in &request.paths {
             for file in self.places.files(path)? {

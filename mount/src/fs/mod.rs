@@ -134,6 +134,16 @@ impl Fs {
         rustix::fs::fstat(&*self.root).map_or(0, |stat| stat.st_uid)
     }
 
+    /// The folder behind the mount.
+    pub fn source(&self) -> &SourceRoot {
+        &self.root
+    }
+
+    /// Whether links that lead out are presented as what they point to.
+    pub fn follows_links(&self) -> bool {
+        self.follow.is_some()
+    }
+
     /// Runs something that may wait for the source on a thread that may.
     pub fn may_wait(&self, operation: impl FnOnce() + Send + 'static) {
         // What is asked for at the very end is done by whoever asks.

@@ -56,7 +56,7 @@ pub async fn history(State(api): State<Api>, peer: Peer) -> Answer {
 /// What of this machine helps or hinders, as the daemon sees it.
 #[utoipa::path(get, path = "/v1/doctor", tag = "look", responses((status = 200, body = Findings)))]
 pub async fn doctor(State(api): State<Api>, peer: Peer) -> Answer {
-    api.look(peer, Effort::Glance, |control| Ok(control.doctor())).await
+    api.look(peer, Effort::Work, |control| Ok(control.doctor())).await
 }
 
 /// Whether something is recorded.
