@@ -12,7 +12,6 @@ use crate::error::FsError;
 use crate::fs::{DirectoryEntry, Fs, OpenMode, OpenReply};
 use crate::translate::attr;
 
-
 /// The table's answer, spoken of in the log where somebody should know.
 pub fn errno(error: &FsError) -> Errno {
     if error.is_noteworthy() {

@@ -150,8 +150,9 @@ def test_policies(registry: Registry, hinted: fake_daemon.FakeDaemon) -> None:
     service.step()
     assert hinted.asked == []
     service.policy = "sticky"
-    service.loaded(["/m/a"])
-    service.step()
+    for _ in range(3):
+        service.loaded(["/m/a"])
+        service.step()
     assert hinted.bodies("/v1/pin") == [{"path": "/m/a", "priority": "high"}]
 
 

@@ -23,6 +23,8 @@ LOG = logging.getLogger("weightfs.comfyui")
 # A queue is forgotten by the daemon after so long without news, and sent anew in a third of it, in seconds.
 QUEUE_SECONDS = 120.0
 MARK_SECONDS = 30.0
+# How long what was done for a loaded file is not done again, in seconds.
+KEPT_SECONDS = 5.0
 # Things come in bursts: a prompt that is queued, a node after the other. Seconds.
 SETTLE = 0.02
 # The prompts to look ahead to. Each names a few files; the daemon's memory holds far less than these need.
@@ -56,6 +58,7 @@ class Service:
         self._marks: dict[Client, tuple[float, list[str], str]] = {}
         self._quiet: set[str] = set()
         self._loaded: list[str] = []
+        self._kept: dict[str, float] = {}
         self._extra: list[Callable[[], None]] = []
         self._thread = threading.Thread(target=self._run, name="weightfs-hints", daemon=True)
 
@@ -177,8 +180,12 @@ class Service:
         return self._look_ahead and self.policy != "legacy"
 
     def _keep(self) -> None:
+        now = time.monotonic()
         with self._lock:
-            paths, self._loaded = self._loaded, []
+            loaded, self._loaded = self._loaded, []
+        # A checkpoint is loaded as several models, one right after the other.
+        paths = [path for path in dict.fromkeys(loaded) if now - self._kept.get(path, -KEPT_SECONDS) >= KEPT_SECONDS]
+        self._kept.update(dict.fromkeys(paths, now))
         for client, files in self._daemons.by_client(paths).items():
             for path in files:
                 if self.policy == "sticky":

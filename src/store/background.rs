@@ -177,8 +177,7 @@ fn spawn_thread(shared: &Arc<Shared>, lane: u64, number: u64) -> std::io::Result
 /// Runs the tasks of a lane until there has been none for a while.
 fn serve(shared: &Shared, lane: u64) {
     let mut state = shared.state.lock();
-    loop {
-        let Some(own) = state.lanes.get_mut(&lane) else { break };
+    while let Some(own) = state.lanes.get_mut(&lane) {
         if let Some(task) = own.tasks.pop_front() {
             drop(state);
             run(task);

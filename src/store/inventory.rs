@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn bytes_are_counted_by_the_extents_that_hold_them() {
-        let extents: ExtentSet = [1..3].into_iter().collect();
+        let extents: ExtentSet = std::iter::once(1..3).collect();
         let size = 3 * EXTENT_SIZE + 10;
         let count = |range| bytes_within(&range, size, &extents);
         assert_eq!(count(0..size), 2 * EXTENT_SIZE);

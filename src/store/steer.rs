@@ -63,7 +63,7 @@ impl Store {
         let before = generation.resident_bytes();
         let file = generation.file_id();
         let named = match tensors {
-            None => ExtentSet::from_iter([0..generation.extents.count()]),
+            None => std::iter::once(0..generation.extents.count()).collect(),
             // What it shares with other tensors stays.
             Some(pattern) => {
                 let map = self.tensor_map(generation);

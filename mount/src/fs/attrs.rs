@@ -143,14 +143,7 @@ impl Fs {
         Ok(names)
     }
 
-    pub fn setxattr(
-        &self,
-        id: u64,
-        name: &OsStr,
-        value: &[u8],
-        flags: u32,
-        caller: &Caller,
-    ) -> Result<(), FsError> {
+    pub fn setxattr(&self, id: u64, name: &OsStr, value: &[u8], flags: u32, caller: &Caller) -> Result<(), FsError> {
         if is_ours(name) {
             return Err(Errno::PERM.into());
         }
