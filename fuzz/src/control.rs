@@ -1,8 +1,11 @@
-//! What comes over the control socket.
+//! What comes over the control socket: bodies of requests and answers.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use weightfs::control::{Reply, Request};
+use weightfs::control::{
+    BudgetRequest, EvictRequest, InUseHint, Job, PinRequest, PrefetchRequest, PriorityHint, Problem, QueueHint, Status,
+    Tensors, TraceStart, UnmountRequest, UpgradeRequest, VramHint,
+};
 use weightfs::pattern::Pattern;
 
 /// What was understood means the same when it is sent on.
@@ -15,8 +18,22 @@ fn round<T: Serialize + DeserializeOwned>(bytes: &[u8]) {
 }
 
 pub fn control(bytes: &[u8]) {
-    round::<Request>(bytes);
-    round::<Reply>(bytes);
+    round::<PinRequest>(bytes);
+    round::<PrefetchRequest>(bytes);
+    round::<EvictRequest>(bytes);
+    round::<InUseHint>(bytes);
+    round::<QueueHint>(bytes);
+    round::<VramHint>(bytes);
+    round::<PriorityHint>(bytes);
+    round::<BudgetRequest>(bytes);
+    round::<TraceStart>(bytes);
+    round::<UnmountRequest>(bytes);
+    round::<UpgradeRequest>(bytes);
+    // What a client is sent.
+    round::<Status>(bytes);
+    round::<Tensors>(bytes);
+    round::<Job>(bytes);
+    round::<Problem>(bytes);
 }
 
 /// The first line is a pattern, the rest a name. Against the plainest implementation.

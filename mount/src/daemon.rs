@@ -142,7 +142,7 @@ fn serve_all(
         upgrade: Some(Box::new(move |program| upgrades.ask(program))),
     });
     let control = control.map_err(DaemonError::Thread)?;
-    let yielded = serve(&mounts, store, listener, Arc::clone(&control), notes, &ended, signals, &link)?;
+    let yielded = serve(&mounts, store, (listener, Arc::clone(&control)), notes, &ended, signals, &link)?;
     if yielded {
         leave(&mounts, store);
     }
@@ -175,8 +175,7 @@ fn leave(mounts: &[Mount], store: &Arc<Store>) -> ! {
 fn serve(
     mounts: &[Mount],
     store: &Arc<Store>,
-    listener: UnixListener,
-    control: Arc<Control>,
+    (listener, control): (UnixListener, Arc<Control>),
     notes: Vec<String>,
     ended: &Arc<Ended>,
     signals: SigSet,

@@ -24,7 +24,7 @@ fn arena_file(mount: &Mount) -> Option<PathBuf> {
     let folder = format!("/proc/{}/fd", mount.status().number("/worker/pid"));
     let is_it = |path: &PathBuf| {
         let is_large_file = fs::metadata(path).is_ok_and(|found| found.is_file() && found.len() >= LEN);
-        let in_memory = || rustix::fs::statfs(path).is_ok_and(|found| found.f_type as i64 == TMPFS);
+        let in_memory = || rustix::fs::statfs(path).is_ok_and(|found| found.f_type == TMPFS);
         let mut head = [0; 4096];
         is_large_file
             && in_memory()
