@@ -16,6 +16,7 @@ use crate::attr::SourceKey;
 pub struct SourceRoot {
     root: OwnedFd,
     key: SourceKey,
+    owner: u32,
 }
 
 impl SourceRoot {
@@ -23,26 +24,29 @@ impl SourceRoot {
     /// Where `path` is no directory that we may enter.
     pub fn open(path: &Path) -> Result<Self, Errno> {
         let root = rustix::fs::open(path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let key = SourceKey::of(&rustix::fs::fstat(&root)?);
-        Ok(Self { root, key })
+        Self::of(root)
     }
 
     /// As [`SourceRoot::open`], for an absolute path that has no links in it: one that has by now is refused.
     pub fn open_plain(path: &Path) -> Result<Self, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), ResolveFlags::NO_SYMLINKS)?;
-        let key = SourceKey::of(&rustix::fs::fstat(&root)?);
-        Ok(Self { root, key })
+        Self::of(root)
     }
 
     /// A directory that somebody else has opened.
     pub fn of(root: OwnedFd) -> Result<Self, Errno> {
-        let key = SourceKey::of(&rustix::fs::fstat(&root)?);
-        Ok(Self { root, key })
+        let stat = rustix::fs::fstat(&root)?;
+        Ok(Self { root, key: SourceKey::of(&stat), owner: stat.st_uid })
     }
 
     pub fn key(&self) -> SourceKey {
         self.key
+    }
+
+    /// The user whose directory it was when it was opened. Asking for it never waits for the source.
+    pub fn owner(&self) -> u32 {
+        self.owner
     }
 
     /// Opens what lies at `path` beneath the root (the root itself for an empty path).

@@ -35,6 +35,15 @@ impl Api {
         Api { socket: String::from_utf8(value[..length].to_vec()).expect("a path").into(), user: None }
     }
 
+    /// Of a daemon whose mounts cannot be seen from here. None where it does not listen.
+    pub fn in_folder(runtime: &Path) -> Option<Api> {
+        let entries = std::fs::read_dir(runtime.join("weightfs")).ok()?;
+        let mut paths = entries.flatten().map(|entry| entry.path());
+        let socket = paths.find(|path| path.extension().is_some_and(|kind| kind == "sock"))?;
+        let api = Api { socket, user: None };
+        api.connect().is_ok().then_some(api)
+    }
+
     /// The same, asked by another user, whose group has the same number.
     pub fn as_user(&self, id: u32) -> Api {
         Api { user: Some(id), ..self.clone() }

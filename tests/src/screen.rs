@@ -75,13 +75,15 @@ impl Screen {
     /// # Panics
     /// If it goes on.
     pub fn wait(&self) -> i32 {
-        let mut state = String::new();
+        let mut code = None;
+        // A pane may be dead for a moment before tmux knows with which code.
         let ended = wait_until(PATIENCE, || {
-            state = self.tmux(&["display-message", "-p", "#{pane_dead} #{pane_dead_status}"]);
-            state.starts_with("1 ")
+            let state = self.tmux(&["display-message", "-p", "#{pane_dead} #{pane_dead_status}"]);
+            code = state.trim().strip_prefix("1 ").and_then(|code| code.parse().ok());
+            code.is_some()
         });
         assert!(ended, "it goes on:\n{}", self.text());
-        state.trim().rsplit(' ').next().and_then(|code| code.parse().ok()).expect("an exit code")
+        code.expect("an exit code")
     }
 
     fn tmux(&self, arguments: &[&str]) -> String {

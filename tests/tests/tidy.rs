@@ -82,7 +82,7 @@ fn sources(ending: &str) -> Vec<Source> {
         }
     }
     found.sort_by(|a, b| a.path.cmp(&b.path));
-    assert!(found.iter().any(|source| Path::new(&source.path).starts_with("tests")), "the sources are found");
+    assert!(!found.is_empty(), "sources of this kind are found");
     found
 }
 

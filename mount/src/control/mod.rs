@@ -109,7 +109,7 @@ impl Control {
         let pins = Pins::start(Arc::clone(&store), Arc::clone(&places), state_dir.join("pins.json"))?;
         let rights = Rights {
             daemon_uid: rustix::process::geteuid().as_raw(),
-            owners: mounts.iter().map(|mount| mount.fs.source_owner()).collect(),
+            owners: mounts.iter().map(|mount| mount.fs.source().owner()).collect(),
             group,
             open,
         };

@@ -128,6 +128,8 @@ fn failed(error: hyper::Error) -> io::Error {
     let kind = match () {
         () if error.is_incomplete_message() => io::ErrorKind::UnexpectedEof,
         () if error.is_parse() => io::ErrorKind::InvalidData,
+        // It answered before it was asked, and hung up: that is how it says that it has no room.
+        () if error.is_canceled() => io::ErrorKind::ResourceBusy,
         () => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)

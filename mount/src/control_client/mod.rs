@@ -293,6 +293,9 @@ impl ControlClient {
         for _ in 1..TRIES {
             match self.ask_once(call, time) {
                 Err(ClientError::Refused(problem)) if problem.kind == ProblemKind::Overloaded => thread::sleep(PAUSE),
+                Err(ClientError::NoAnswer { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    thread::sleep(PAUSE);
+                }
                 answer => return answer,
             }
         }

@@ -135,11 +135,6 @@ impl Fs {
         }
     }
 
-    /// The user who owns the mounted folder; root where that cannot be known.
-    pub fn source_owner(&self) -> u32 {
-        rustix::fs::fstat(&*self.root).map_or(0, |stat| stat.st_uid)
-    }
-
     /// The folder behind the mount.
     pub fn source(&self) -> &SourceRoot {
         &self.root

@@ -6,8 +6,9 @@ use std::process::Command;
 
 use weightfs_tests::Status;
 use weightfs_tests::actor::Actor;
+use weightfs_tests::api::Api;
 use weightfs_tests::data::{self, digest};
-use weightfs_tests::mount::{binary, program};
+use weightfs_tests::mount::binary;
 use weightfs_tests::requirements::{Need, met, skip};
 use weightfs_tests::system::{find_program, has_program, let_files_settle, temporary_folder, wait_until};
 
@@ -59,10 +60,8 @@ fn a_resident_file_is_mapped_without_root() {
     let mut nobody = Actor::of(command);
     let path = place.path().join("model.safetensors");
     let path = path.to_str().expect("UTF-8");
-    let status = || {
-        let output = program(private.path()).args(["status", "--json"]).output().expect("run weightfs");
-        serde_json::from_slice(&output.stdout).ok().map(Status)
-    };
+    // By its socket: its mount cannot be seen from here, and those of other tests can.
+    let status = || Api::in_folder(private.path()).map(|api| Status(api.get("/v1/status").json()));
     let mapped = digest(&expected);
     assert_eq!(nobody.act(&["map", path]).as_deref(), Ok(mapped.as_str()), "cold");
     let is_resident = || status().is_some_and(|status| status.resident() >= size);

@@ -79,9 +79,18 @@ pub fn with_clients(mounted: &Path, report: &Report, meanwhile: impl FnOnce()) {
                 }
             });
         }
+        // Also where that fails: else the clients would never end.
+        let _stop = StopAtEnd(report);
         meanwhile();
-        report.stop();
     });
+}
+
+struct StopAtEnd<'a>(&'a Report);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
 }
 
 fn said<T>(what: &str, result: io::Result<T>) -> Result<T, String> {

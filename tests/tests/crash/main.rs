@@ -39,7 +39,8 @@ fn times(variable: &str, usual: u64) -> u64 {
 fn worker(mount: &Mount) -> Option<Pid> {
     let supervisor = mount.pid();
     let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children")).ok()?;
-    children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
+    // The youngest: one before it that is dead may be stuck in the kernel for a while.
+    children.split_whitespace().next_back()?.parse().ok().map(Pid::from_raw)
 }
 
 /// Kills the worker, and returns once it is another process. Panics where none comes.
