@@ -2,7 +2,7 @@
 //! The lists of exceptions may only shrink.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The longest that a source file may be, its tests included.
 const LONGEST: usize = 500;
