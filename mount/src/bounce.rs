@@ -17,7 +17,7 @@ use crate::ledger::Ledger;
 
 /// How long a bounced thread may take to come back. Much longer than it ever does, unless it never comes back: then its
 /// next open of anything is taken for the second try of this one, which costs that open at most some speed.
-const RETURN: Duration = Duration::from_secs(2);
+const RETURN: Duration = Duration::from_secs(30);
 
 /// What an open was bounced for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

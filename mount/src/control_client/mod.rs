@@ -293,9 +293,7 @@ impl ControlClient {
         for _ in 1..TRIES {
             match self.ask_once(call, time) {
                 Err(ClientError::Refused(problem)) if problem.kind == ProblemKind::Overloaded => thread::sleep(PAUSE),
-                Err(ClientError::NoAnswer { error, .. }) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    thread::sleep(PAUSE);
-                }
+                Err(ClientError::NoAnswer { error, .. }) if is_without_room(&error) => thread::sleep(PAUSE),
                 answer => return answer,
             }
         }
@@ -325,6 +323,11 @@ impl ControlClient {
     fn not_understood(&self, reason: &str) -> ClientError {
         ClientError::NotUnderstood { socket: self.socket.clone(), reason: reason.to_owned() }
     }
+}
+
+/// A daemon without room answers before it has read the request, and hangs up: so seen while the request was sent.
+fn is_without_room(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::BrokenPipe)
 }
 
 /// What happens at a daemon. Ends with it.
