@@ -13,6 +13,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The terminal, and a server of tmux for it alone. It ends with this value.
 pub struct Screen {
     server: String,
+    /// Where the exit code is written: tmux itself does not always learn of it.
+    ended: tempfile::NamedTempFile,
 }
 
 impl Screen {
@@ -21,9 +23,11 @@ impl Screen {
     /// # Panics
     /// Where tmux does not start.
     pub fn start(private: &Path, arguments: &[&str], columns: u16, rows: u16) -> Screen {
-        let screen = Screen { server: format!("weightfs-test-{}-{}", std::process::id(), unique()) };
+        let ended = tempfile::NamedTempFile::new().expect("a file for the exit code");
+        let screen = Screen { server: format!("weightfs-test-{}-{}", std::process::id(), unique()), ended };
         let command = program(private);
-        let mut words = vec!["env".to_owned()];
+        let file = screen.ended.path().to_str().expect("UTF-8").to_owned();
+        let mut words: Vec<String> = ["sh", "-c", "\"$@\"; echo $? > \"$0\"", &file, "env"].map(str::to_owned).to_vec();
         for (name, value) in command.get_envs() {
             let name = name.to_str().expect("UTF-8");
             match value {
@@ -76,10 +80,9 @@ impl Screen {
     /// If it goes on.
     pub fn wait(&self) -> i32 {
         let mut code = None;
-        // A pane may be dead for a moment before tmux knows with which code.
         let ended = wait_until(PATIENCE, || {
-            let state = self.tmux(&["display-message", "-p", "#{pane_dead} #{pane_dead_status}"]);
-            code = state.trim().strip_prefix("1 ").and_then(|code| code.parse().ok());
+            let text = std::fs::read_to_string(self.ended.path()).expect("the file for the exit code");
+            code = text.trim().parse().ok();
             code.is_some()
         });
         assert!(ended, "it goes on:\n{}", self.text());
