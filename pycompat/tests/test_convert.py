@@ -208,6 +208,7 @@ def test_memory_stays_small(tmp_path: Path) -> None:
     )
     root = Path(__file__).resolve().parents[1]
     result = subprocess.run([sys.executable, "-c", code, tmp_path / "m.pt"], cwd=root, capture_output=True, check=True)
-    assert int(result.stdout) < 128 << 10
+    # The figure of a child begins with what its parent had.
+    assert int(result.stdout) < 256 << 10
     assert (tmp_path / "m.safetensors").stat().st_size > size
     os.unlink(tmp_path / "m.safetensors")
