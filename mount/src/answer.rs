@@ -10,6 +10,7 @@ use fuser::{
 use crate::backing::Backings;
 use crate::error::FsError;
 use crate::fs::{DirectoryEntry, Fs, OpenMode, OpenReply};
+use crate::notice::expire_attributes;
 use crate::translate::attr;
 
 /// The table's answer, spoken of in the log where somebody should know.
@@ -53,15 +54,21 @@ pub fn reply_xattr(reply: ReplyXattr, size: u32, result: Result<Vec<u8>, FsError
     }
 }
 
-/// `unique` is the number of the request that `reply` answers. `direct_maps`: files that are answered by the daemon alone can be mapped shared.
+/// `unique` is the number of the request that `reply` answers, and `node` what it opens. `direct_maps`: files that are
+/// answered by the daemon alone can be mapped shared.
 pub fn reply_open(
     reply: ReplyOpen,
     unique: u64,
+    node: u64,
     result: Result<OpenReply, FsError>,
     fs: &Fs,
     backings: &Backings,
     direct_maps: bool,
 ) {
+    // Those of resident numbers are never kept.
+    if matches!(&result, Ok(OpenReply { mode: OpenMode::Direct | OpenMode::Cached, .. })) {
+        expire_attributes(backings.device(), node);
+    }
     match result {
         Ok(OpenReply { handle, mode: OpenMode::Passthrough { resident, generation } }) => {
             let arena = generation.arena().expect("a held generation has an arena file");

@@ -6,7 +6,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use parking_lot::Mutex;
 use weightfs::journal::Record;
@@ -34,6 +34,10 @@ pub struct Backings {
 impl Backings {
     pub fn new(device: OwnedFd, ledger: Ledger) -> Self {
         Self { device, ledger, by_resident: Mutex::default() }
+    }
+
+    pub fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
     }
 
     /// A reference of an earlier worker, with the handles that use it. One that nobody uses is given back.

@@ -195,7 +195,7 @@ impl Filesystem for Adapter {
         self.fs.run(node.0, move |fs| {
             let answering = Arc::clone(fs);
             fs.open(node.0, flags, &caller, move |result| {
-                reply_open(reply, unique, result, &answering, &backings, direct_maps);
+                reply_open(reply, unique, node.0, result, &answering, &backings, direct_maps);
             });
         });
     }

@@ -22,6 +22,7 @@ mod ledger;
 mod link;
 mod mounted;
 mod nodes;
+mod notice;
 mod open_mode;
 mod residents;
 pub mod runtime_dir;

@@ -203,12 +203,12 @@ def test_memory_stays_small(tmp_path: Path) -> None:
             for _ in range(size >> 20):
                 entry.write(bytes(1 << 20))
     code = (
-        "import resource, sys; from weightfs.convert import convert; convert(sys.argv[1]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+        "import sys; from weightfs.convert import convert; convert(sys.argv[1]);"
+        # Not ru_maxrss, which begins with what the parent had before the program was started.
+        "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))"
     )
     root = Path(__file__).resolve().parents[1]
     result = subprocess.run([sys.executable, "-c", code, tmp_path / "m.pt"], cwd=root, capture_output=True, check=True)
-    # The figure of a child begins with what its parent had.
-    assert int(result.stdout) < 256 << 10
+    assert int(result.stdout) < 128 << 10
     assert (tmp_path / "m.safetensors").stat().st_size > size
     os.unlink(tmp_path / "m.safetensors")

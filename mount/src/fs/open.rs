@@ -234,8 +234,14 @@ impl Fs {
     fn open_from_source(&self, open: Open<'_>, flags: OFlags) -> Result<OpenReply, FsError> {
         if open.writes() {
             if flags.contains(OFlags::TRUNC) {
+                let only_reads = flags & OFlags::RWMODE == OFlags::RDONLY;
+                // The kernel finds out that a program runs only after it has asked us, if nothing is to be written. What
+                // may be one is left as it is.
+                if only_reads && rustix::fs::fstat(open.source.file())?.st_mode & 0o111 != 0 {
+                    return Err(Errno::TXTBSY.into());
+                }
                 self.store.invalidate(open.node.key.device, open.node.key.inode);
-                if flags & OFlags::RWMODE == OFlags::RDONLY {
+                if only_reads {
                     // Linux truncates for who only reads, too.
                     rustix::fs::ftruncate(crate::source::reopen(open.source.file().as_fd(), OFlags::WRONLY)?, 0)?;
                 } else {

@@ -274,3 +274,46 @@ fn maps_that_write() {
     });
     pair.stop();
 }
+
+#[test]
+fn an_open_sees_all_of_what_changed_behind_the_mount_just_before() {
+    if !can_mount() {
+        return;
+    }
+    let pair = Pair::new(SMALL);
+    // Growing, beyond a page too: what the kernel remembers of the size must not cut what is read.
+    for (round, size) in (0..).zip([4096u64, 4097, 10, 8192, 8193, 0, 1, 300_000, 299_999].repeat(12)) {
+        let bytes = data::bytes(round, 0, size as usize);
+        fs::write(pair.source().join("small.json"), &bytes).expect("write behind the mount");
+        let name = pair.mount().path().join("small.json");
+        let file = File::open(&name).expect("open");
+        assert_eq!(file.metadata().expect("stat").len(), size, "round {round}");
+        assert_eq!(fs::read(&name).expect("read"), bytes, "round {round}");
+        if size > 0 {
+            let map = Map::new(&file, size as usize, MapKind::Private).expect("map");
+            assert_eq!(map.to_vec(), bytes, "round {round}, mapped");
+        }
+    }
+    fs::remove_file(pair.source().join("small.json")).expect("remove");
+    pair.stop();
+}
+
+#[test]
+fn a_program_that_runs_is_not_cut() {
+    if !can_mount() {
+        return;
+    }
+    let pair = Pair::new(SMALL);
+    let name = pair.mount().path().join("program");
+    fs::copy("/bin/sleep", &name).expect("copy a program");
+    let size = fs::metadata("/bin/sleep").expect("stat").len();
+    let mut running = std::process::Command::new(&name).arg("60").spawn().expect("run it");
+    for flags in [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC, OFlags::WRONLY | OFlags::TRUNC] {
+        let opened = rustix::fs::open(&name, flags, rustix::fs::Mode::empty());
+        assert_eq!(opened.map(drop), Err(Errno::TXTBSY), "{flags:?}");
+        assert_eq!(fs::metadata(pair.source().join("program")).expect("stat").len(), size, "{flags:?}");
+    }
+    running.kill().and_then(|()| running.wait()).expect("end it");
+    fs::remove_file(&name).expect("remove");
+    pair.stop();
+}
