@@ -65,6 +65,9 @@ pub enum Report {
     },
     /// It cannot begin. For a person.
     Failed(String),
+    /// Its mounts have ended, in order. It has nothing more to do than to exit, which can take long: threads that wait
+    /// for a source are waited for.
+    Done,
     Upgrade {
         #[serde(with = "path_bytes")]
         program: PathBuf,

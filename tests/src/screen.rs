@@ -27,7 +27,9 @@ impl Screen {
         let screen = Screen { server: format!("weightfs-test-{}-{}", std::process::id(), unique()), ended };
         let command = program(private);
         let file = screen.ended.path().to_str().expect("UTF-8").to_owned();
-        let mut words: Vec<String> = ["sh", "-c", "\"$@\"; echo $? > \"$0\"", &file, "env"].map(str::to_owned).to_vec();
+        // The terminal stays open afterwards: of one that is closed at once tmux can miss the last words.
+        let script = "\"$@\"; echo $? > \"$0\"; exec sleep 3600";
+        let mut words: Vec<String> = ["sh", "-c", script, &file, "env"].map(str::to_owned).to_vec();
         for (name, value) in command.get_envs() {
             let name = name.to_str().expect("UTF-8");
             match value {
@@ -38,8 +40,8 @@ impl Screen {
         words.push(command.get_program().to_str().expect("UTF-8").to_owned());
         words.extend(arguments.iter().map(|argument| (*argument).to_owned()));
         let (columns, rows) = (columns.to_string(), rows.to_string());
-        // No line of tmux's own, and what the program leaves behind stays to be seen.
-        let before = ["start-server", ";", "set", "-g", "status", "off", ";", "set", "-g", "remain-on-exit", "on", ";"];
+        // No line of tmux's own.
+        let before = ["start-server", ";", "set", "-g", "status", "off", ";"];
         let begin = ["new-session", "-d", "-x", &columns, "-y", &rows, "--"];
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         screen.tmux(&[&before[..], &begin[..], &words[..]].concat());

@@ -10,7 +10,7 @@ use weightfs::store::Store;
 
 use super::SupervisorError;
 use crate::device::{self, MountFlagsWanted};
-use crate::link::{Link, MOST_DESCRIPTORS, Order, Report, Setup};
+use crate::link::{Link, MOST_DESCRIPTORS, Order, Setup};
 use crate::runtime_dir;
 use crate::settings::{MountSpec, Settings};
 use crate::source::SourceRoot;
@@ -89,13 +89,13 @@ impl Holdings {
         self.introductions.iter().all(|introduction| session::can_be_taken_over(introduction))
     }
 
-    /// What a worker reports and nobody else needs to know.
-    pub fn keep(&mut self, report: Report, descriptors: Vec<OwnedFd>) {
-        match report {
-            Report::Park(what) => self.parked.extend(descriptors.into_iter().map(|descriptor| (what, descriptor))),
-            Report::Unpark(what) => drop(self.parked.remove(&what)),
-            Report::Canary { .. } | Report::Ready { .. } | Report::Failed(_) | Report::Upgrade { .. } => {}
-        }
+    /// Keeps a descriptor of the worker's for the next one.
+    pub fn park(&mut self, what: Parked, descriptors: Vec<OwnedFd>) {
+        self.parked.extend(descriptors.into_iter().map(|descriptor| (what, descriptor)));
+    }
+
+    pub fn unpark(&mut self, what: Parked) {
+        self.parked.remove(&what);
     }
 
     /// Hands everything to a worker.

@@ -8,7 +8,7 @@ mod strikes;
 mod worker;
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -102,12 +102,22 @@ struct Supervisor {
     lingering: Vec<Child>,
 }
 
-/// The end of a worker.
-struct End {
-    how: Gone,
+/// What a worker has said, and was told, on its way to its end.
+struct Course {
     asked: Asked,
-    /// Its last words.
+    /// Its last words, where it could not begin.
     refusal: Option<String>,
+    /// It only has to exit.
+    done: bool,
+    /// When it is killed.
+    deadline: Option<Instant>,
+}
+
+impl Course {
+    /// Whether it is left to end by itself, however long threads of it that have ended stay.
+    fn is_patient(&self) -> bool {
+        self.done && self.deadline.is_some()
+    }
 }
 
 /// How a worker came to its end, as far as the supervisor had a part in it.
@@ -128,13 +138,12 @@ impl Supervisor {
             let mut worker =
                 Worker::start(&self.launch, &mut self.holdings, self.restarts).map_err(SupervisorError::Spawn)?;
             let was_ready = ready.is_none();
-            let End { how, asked, refusal } = self.watch(&mut worker, &mut ready)?;
-            worker.drain(&mut self.holdings);
+            let (how, Course { asked, refusal, done, .. }) = self.watch(&mut worker, &mut ready)?;
             if how.0.is_none() {
                 tracing::warn!("threads of a dead worker are stuck in the kernel");
                 self.lingering.push(worker.into_child());
             }
-            let in_order = how.0.is_some_and(|status| status.success());
+            let in_order = done || how.0.is_some_and(|status| status.success());
             let yielded = how.0.and_then(|status| status.code()) == Some(i32::from(YIELDED)) || asked == Asked::Yield;
             if in_order || asked == Asked::End {
                 if !in_order {
@@ -170,28 +179,12 @@ impl Supervisor {
         &mut self,
         worker: &mut Worker,
         ready: &mut Option<impl FnOnce(&[String])>,
-    ) -> Result<End, SupervisorError> {
-        let (mut asked, mut refusal, mut deadline) = (Asked::Nothing, None, None::<Instant>);
+    ) -> Result<(Gone, Course), SupervisorError> {
+        let mut course = Course { asked: Asked::Nothing, refusal: None, done: false, deadline: None };
         loop {
-            let (heard, dying) = self.wait(worker, deadline);
-            if heard {
-                match worker.next() {
-                    Some((Report::Canary { thread }, _)) => worker.watch_canary(thread),
-                    Some((Report::Ready { notes }, _)) => {
-                        if let Some(ready) = ready.take() {
-                            ready(&notes);
-                        }
-                    }
-                    Some((Report::Failed(words), _)) => refusal = Some(words),
-                    Some((Report::Upgrade { program }, _)) => {
-                        let accepted = self.upgrade(worker, &program);
-                        if accepted {
-                            (asked, deadline) = (Asked::Yield, Some(Instant::now() + YIELDING));
-                        }
-                    }
-                    Some((report, descriptors)) => self.holdings.keep(report, descriptors),
-                    None => {}
-                }
+            let (heard, dying) = self.wait(worker, &course);
+            if heard && let Some(said) = worker.next() {
+                self.hear(said, worker, &mut course, ready);
             }
             while let Ok(Some(signal)) = self.signals.read_signal() {
                 if signal.ssi_signo == Signal::SIGCHLD as u32 {
@@ -200,31 +193,77 @@ impl Supervisor {
                 } else {
                     tracing::info!(signal = signal.ssi_signo, "ending");
                     worker.signal(rustix::process::Signal::TERM);
-                    asked = Asked::End;
-                    deadline.get_or_insert(Instant::now() + ENDING);
+                    course.asked = Asked::End;
+                    course.deadline.get_or_insert(Instant::now() + ENDING);
                 }
             }
-            if let Some(how) = worker.gone(dying)? {
-                return Ok(End { how, asked, refusal });
+            if dying {
+                // It may just have said that it ends.
+                self.hear_all(worker, &mut course, ready);
             }
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            if let Some(how) = worker.gone(dying && !course.is_patient())? {
+                self.hear_all(worker, &mut course, ready);
+                return Ok((how, course));
+            }
+            if course.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
                 tracing::warn!("the worker takes too long to end");
                 worker.signal(rustix::process::Signal::KILL);
-                deadline = None;
+                course.deadline = None;
             }
         }
     }
 
-    /// Until something has happened or `deadline` is there: whether the worker has something to say, and whether it dies.
-    fn wait(&self, worker: &Worker, deadline: Option<Instant>) -> (bool, bool) {
-        let wait = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    /// Takes in what a worker that dies has said. What it has asked for is not done any more.
+    fn hear_all(&mut self, worker: &mut Worker, course: &mut Course, ready: &mut Option<impl FnOnce(&[String])>) {
+        while let Some(said) = worker.next_now() {
+            if !matches!(said.0, Report::Upgrade { .. }) {
+                self.hear(said, worker, course, ready);
+            }
+        }
+    }
+
+    /// Takes in one thing that the worker has said.
+    fn hear(
+        &mut self,
+        (report, descriptors): (Report, Vec<OwnedFd>),
+        worker: &mut Worker,
+        course: &mut Course,
+        ready: &mut Option<impl FnOnce(&[String])>,
+    ) {
+        match report {
+            Report::Canary { thread } => worker.watch_canary(thread),
+            Report::Ready { notes } => {
+                if let Some(ready) = ready.take() {
+                    ready(&notes);
+                }
+            }
+            Report::Failed(words) => course.refusal = Some(words),
+            Report::Done => {
+                course.done = true;
+                course.deadline.get_or_insert(Instant::now() + ENDING);
+            }
+            Report::Upgrade { program } => {
+                if self.upgrade(worker, &program) {
+                    (course.asked, course.deadline) = (Asked::Yield, Some(Instant::now() + YIELDING));
+                }
+            }
+            Report::Park(what) => self.holdings.park(what, descriptors),
+            Report::Unpark(what) => self.holdings.unpark(what),
+        }
+    }
+
+    /// Until something has happened or the deadline is there: whether the worker has something to say, and whether it
+    /// dies.
+    fn wait(&self, worker: &Worker, course: &Course) -> (bool, bool) {
+        let wait = course.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let timeout = wait.and_then(|wait| Timespec::try_from(wait).ok());
         let mut wanted = vec![PollFd::new(&self.signals, PollFlags::IN)];
         if worker.hears() {
             wanted.push(PollFd::from_borrowed_fd(worker.link.as_socket().as_fd(), PollFlags::IN));
         }
         let others = wanted.len();
-        wanted.extend(worker.canary().map(|canary| PollFd::from_borrowed_fd(canary, PollFlags::IN)));
+        let canary = worker.canary().filter(|_| !course.is_patient());
+        wanted.extend(canary.map(|canary| PollFd::from_borrowed_fd(canary, PollFlags::IN)));
         // Interrupted or not: everything is looked at.
         let _ = poll(&mut wanted, timeout.as_ref());
         let heard = wanted[1..others].iter().any(|fd| !fd.revents().is_empty());

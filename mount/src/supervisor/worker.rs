@@ -168,11 +168,9 @@ impl Worker {
         }
     }
 
-    /// Takes in what a dead worker has said.
-    pub fn drain(&mut self, holdings: &mut Holdings) {
-        while let Ok(Some((report, descriptors))) = self.link.receive_now::<Report>() {
-            holdings.keep(report, descriptors);
-        }
+    /// As [`Worker::next`], where there is something already.
+    pub fn next_now(&self) -> Option<(Report, Vec<OwnedFd>)> {
+        self.link.receive_now::<Report>().ok().flatten()
     }
 
     /// It has told which of its threads to look at.

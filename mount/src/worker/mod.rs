@@ -31,10 +31,14 @@ pub fn run() -> Result<(), DaemonError> {
     let handover = Handover::receive(link).map_err(DaemonError::Link)?;
     let link = std::sync::Arc::clone(&handover.link);
     weightfs::failpoint::arm(handover.setup.restarts);
-    daemon::run(handover).inspect_err(|error| {
-        // It may have gone, and there is the log.
-        let _ = link.send(&Report::Failed(error.to_string()), &[]);
-    })
+    let ended = daemon::run(handover);
+    let last_words = match &ended {
+        Ok(()) => Report::Done,
+        Err(error) => Report::Failed(error.to_string()),
+    };
+    // The supervisor may have gone, and there is the log.
+    let _ = link.send(&last_words, &[]);
+    ended
 }
 
 /// The socket, in whose place nothing is left that a child could use.
