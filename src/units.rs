@@ -9,6 +9,9 @@ use crate::ids::ExtentIndex;
 /// The unit of residency, and the size of a huge page on x86-64 and (with 4 KiB base pages) arm64.
 pub const EXTENT_SIZE: u64 = 2 << 20;
 
+/// Larger files are holes, and would take a word of memory for each of their extents: nothing is kept of them.
+pub const LARGEST_MODEL: u64 = 1 << 42;
+
 /// The extents that `bytes` touches. Empty for an empty range.
 pub fn extents_of(bytes: &Range<u64>) -> Range<ExtentIndex> {
     if bytes.start >= bytes.end {

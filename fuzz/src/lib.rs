@@ -8,10 +8,12 @@
 //! ```
 //!
 //! A new target is a line in [`TARGETS`], a folder in `corpora`, and a file of three lines with an entry in `engine`.
+//! The parser of the configuration belongs to the program `weightfs`, whose own tests run it over the corpus `config`.
 
 mod control;
 mod formats;
-pub mod mutate;
+mod mutate;
+pub mod replay;
 mod stored;
 
 /// One parser.
@@ -21,13 +23,14 @@ pub struct Target {
     pub run: fn(&[u8]),
 }
 
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     Target { name: "safetensors", run: formats::safetensors },
     Target { name: "gguf", run: formats::gguf },
     Target { name: "torch_zip", run: formats::torch_zip },
     Target { name: "shard_index", run: formats::shard_index },
     Target { name: "trace", run: stored::trace },
     Target { name: "history", run: stored::history },
+    Target { name: "journal", run: stored::journal },
     Target { name: "control", run: control::control },
     Target { name: "pattern", run: control::pattern },
 ];

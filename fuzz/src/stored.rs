@@ -1,5 +1,6 @@
 //! What the daemon itself wrote, or somebody in its place.
 
+use weightfs::journal::State;
 use weightfs::predict::History;
 use weightfs::trace::{Reader, Writer};
 
@@ -20,4 +21,22 @@ pub fn history(bytes: &[u8]) {
     let text = serde_json::to_string(&history).expect("it can be written");
     let again: History = serde_json::from_str(&text).expect("just written");
     assert_eq!(serde_json::to_string(&again).expect("it can be written"), text);
+}
+
+/// Records of any content, each behind a byte with its length: a journal comes to something, and that is the same after
+/// it was written anew.
+pub fn journal(mut bytes: &[u8]) {
+    State::replay(bytes);
+    let mut framed = Vec::new();
+    while let Some((length, rest)) = bytes.split_first() {
+        let (payload, rest) = rest.split_at(rest.len().min(usize::from(*length)));
+        framed.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+        framed.extend_from_slice(&crc32fast::hash(payload).to_le_bytes());
+        framed.extend_from_slice(payload);
+        bytes = rest;
+    }
+    let state = State::replay(&framed);
+    assert_eq!(State::replay(&state.journal()), state);
+    // Torn anywhere, it is a shorter journal.
+    State::replay(&framed[..framed.len() - framed.len() / 3]);
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::record::{FileKey, HandleKind, Record, decode, encode};
 use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity};
-use crate::units::extent_count;
+use crate::units::{LARGEST_MODEL, extent_count};
 
 /// Changes of names that are remembered: the kernel asks again only for those that were not answered.
 const MOST_STEPS: usize = 1024;
@@ -145,13 +145,17 @@ impl State {
                     step.done = Some(*errno);
                 }
             }
-            Record::Generation { id, file, identity } => {
+            // No worker has noted a larger one.
+            Record::Generation { id, file, identity } if identity.size < LARGEST_MODEL => {
                 let present = vec![false; extent_count(identity.size) as usize];
                 let generation = GenerationState { file: *file, identity: *identity, ended: false, present };
                 self.generations.insert(*id, generation);
             }
+            Record::Generation { .. } => {}
             Record::Rebound { id, identity } => {
-                if let Some(generation) = self.generations.get_mut(id) {
+                // The same content has the same size.
+                let known = self.generations.get_mut(id).filter(|known| known.identity.size == identity.size);
+                if let Some(generation) = known {
                     generation.identity = *identity;
                 }
             }

@@ -13,12 +13,10 @@ use crate::fill::SourceFile;
 use crate::ids::{FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::predict::{Access, Expectation, OpenKind};
 use crate::residency::UseKind;
+use crate::units::LARGEST_MODEL;
 
 /// How many files the policy remembers of which nothing is kept.
 const MOST_RESTING: usize = 20_000;
-
-/// Larger files are holes, and take a word of memory for each of their extents.
-const LARGEST_MODEL: u64 = 1 << 42;
 
 /// What the policy assumes of a source that nothing was read from yet: a middling solid-state disk, in bytes/s.
 pub const ASSUMED_SPEED: u64 = 1 << 30;

@@ -221,22 +221,12 @@ mod tests {
 
     #[test]
     fn whatever_a_file_says_is_options_or_a_reason() {
-        use weightfs_fuzz::mutate::{Random, mutate};
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpora/config");
-        let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort();
-        let corpus: Vec<Vec<u8>> = files.into_iter().map(|path| fs::read(path).unwrap()).collect();
-        let mut random = Random(1);
-        let mutations = (0..4000).map(|run| {
-            let other = &corpus[random.below(corpus.len())];
-            mutate(&mut random, &corpus[run % corpus.len()], other)
-        });
-        let mutations: Vec<_> = mutations.collect();
-        for bytes in corpus.iter().chain(&mutations) {
+        let runs = weightfs_fuzz::replay::replay("config", |bytes| {
             let text = String::from_utf8_lossy(bytes);
             if let Err(reason) = parse_file(&text, Path::new("/base")) {
                 assert!(!reason.trim().is_empty(), "{text}");
             }
-        }
+        });
+        println!("config: {runs} mutations");
     }
 }
