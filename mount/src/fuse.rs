@@ -96,8 +96,9 @@ impl Filesystem for Adapter {
         self.fs.forget(node.0, lookups);
     }
 
-    fn getattr(&self, _: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        self.fs.run(node.0, move |fs| reply_attr(reply, fs.getattr(node.0)));
+    fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| reply_attr(reply, fs.once(node.0, &caller, fs.getattr(node.0))));
     }
 
     fn setattr(
@@ -124,8 +125,9 @@ impl Filesystem for Adapter {
         self.fs.run(node.0, move |fs| reply_attr(reply, fs.setattr(node.0, handle, &change, &caller)));
     }
 
-    fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        self.fs.run(node.0, move |fs| match fs.readlink(node.0) {
+    fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| match fs.once(node.0, &caller, fs.readlink(node.0)) {
             Ok(target) => reply.data(target.as_os_str().as_bytes()),
             Err(error) => reply.error(errno(&error)),
         });
@@ -143,27 +145,37 @@ impl Filesystem for Adapter {
     ) {
         let (mode, device) = (NewMode { mode, mask }, crate::translate::device(device));
         let (name, caller) = (name.to_owned(), caller(request));
-        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.mknod(parent.0, &name, mode, device, &caller)));
+        self.fs.run(parent.0, move |fs| {
+            reply_entry(reply, fs.last(parent.0, &caller, fs.mknod(parent.0, &name, mode, device, &caller)));
+        });
     }
 
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, mask: u32, reply: ReplyEntry) {
         let (name, mode, caller) = (name.to_owned(), NewMode { mode, mask }, caller(request));
-        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.mkdir(parent.0, &name, mode, &caller)));
+        self.fs.run(parent.0, move |fs| {
+            reply_entry(reply, fs.last(parent.0, &caller, fs.mkdir(parent.0, &name, mode, &caller)));
+        });
     }
 
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(request));
-        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.unlink(parent.0, &name, &caller)));
+        self.fs.run(parent.0, move |fs| {
+            reply_empty(reply, fs.last(parent.0, &caller, fs.unlink(parent.0, &name, &caller)));
+        });
     }
 
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(request));
-        self.fs.run(parent.0, move |fs| reply_empty(reply, fs.rmdir(parent.0, &name, &caller)));
+        self.fs.run(parent.0, move |fs| {
+            reply_empty(reply, fs.last(parent.0, &caller, fs.rmdir(parent.0, &name, &caller)));
+        });
     }
 
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, target, caller) = (name.to_owned(), target.to_owned(), caller(request));
-        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.symlink(parent.0, &name, &target, &caller)));
+        self.fs.run(parent.0, move |fs| {
+            reply_entry(reply, fs.last(parent.0, &caller, fs.symlink(parent.0, &name, &target, &caller)));
+        });
     }
 
     fn rename(
@@ -179,13 +191,16 @@ impl Filesystem for Adapter {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
-            reply_empty(reply, fs.rename(parent.0, &name, new_parent.0, &new_name, flags, &caller));
+            let renamed = fs.rename(parent.0, &name, new_parent.0, &new_name, flags, &caller);
+            reply_empty(reply, fs.last(parent.0, &caller, renamed));
         });
     }
 
     fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (name, caller) = (name.to_owned(), caller(request));
-        self.fs.run(parent.0, move |fs| reply_entry(reply, fs.link(node.0, parent.0, &name, &caller)));
+        self.fs.run(parent.0, move |fs| {
+            reply_entry(reply, fs.last(parent.0, &caller, fs.link(node.0, parent.0, &name, &caller)));
+        });
     }
 
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
@@ -301,7 +316,7 @@ impl Filesystem for Adapter {
 
     fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
         let caller = caller(request);
-        self.fs.run(node.0, move |fs| match fs.opendir(node.0, &caller) {
+        self.fs.run(node.0, move |fs| match fs.last(node.0, &caller, fs.opendir(node.0, &caller)) {
             Ok((handle, keep)) => {
                 let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
                 reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });
@@ -379,25 +394,34 @@ impl Filesystem for Adapter {
         reply: ReplyEmpty,
     ) {
         let (name, value, caller) = (name.to_owned(), value.to_vec(), caller(request));
-        self.fs.run(node.0, move |fs| reply_empty(reply, fs.setxattr(node.0, &name, &value, flags as u32, &caller)));
+        self.fs.run(node.0, move |fs| {
+            let set = fs.setxattr(node.0, &name, &value, flags as u32, &caller);
+            reply_empty(reply, fs.last(node.0, &caller, set));
+        });
     }
 
-    fn getxattr(&self, _: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
-        let name = name.to_owned();
-        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.getxattr(node.0, &name)));
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        let (name, caller) = (name.to_owned(), caller(request));
+        self.fs.run(node.0, move |fs| {
+            reply_xattr(reply, size, fs.once(node.0, &caller, fs.getxattr(node.0, &name)));
+        });
     }
 
-    fn listxattr(&self, _: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
-        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.listxattr(node.0)));
+    fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.once(node.0, &caller, fs.listxattr(node.0))));
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(request));
-        self.fs.run(node.0, move |fs| reply_empty(reply, fs.removexattr(node.0, &name, &caller)));
+        self.fs.run(node.0, move |fs| {
+            reply_empty(reply, fs.last(node.0, &caller, fs.removexattr(node.0, &name, &caller)));
+        });
     }
 
-    fn access(&self, _: &Request, node: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
-        self.fs.run(node.0, move |fs| reply_empty(reply, fs.access(node.0)));
+    fn access(&self, request: &Request, node: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.once(node.0, &caller, fs.access(node.0))));
     }
 
     fn fallocate(

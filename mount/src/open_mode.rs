@@ -103,7 +103,7 @@ pub fn decide(s: &Situation) -> (Choice, Reason) {
 fn resident_node(s: &Situation) -> (Choice, Reason) {
     if s.writes {
         // Passthrough handles of the number exclude every other kind. Only who reopens a descriptor gets here bounced.
-        let choice = if s.bounced.is_some() && !s.held { Choice::Source } else { Choice::Bounce };
+        let choice = if s.bounced.is_some() { Choice::Source } else { Choice::Bounce };
         return (choice, Reason::Writing);
     }
     if s.complete && s.passthrough && s.current && !s.written {
@@ -197,17 +197,17 @@ mod tests {
             (Situation { complete: false, bounced: read, ..RESIDENT }, Source),
             (Situation { writes: true, ..RESIDENT }, Bounce),
             (Situation { writes: true, bounced: write, ..RESIDENT }, Source),
-            (Situation { writes: true, bounced: write, held: true, ..RESIDENT }, Bounce),
+            (Situation { writes: true, bounced: write, held: true, ..RESIDENT }, Source),
         ];
         for (situation, choice) in table {
             assert_eq!(decide(&situation).0, choice, "{situation:?}");
         }
     }
 
-    /// Every situation there is: a thread that was bounced for reading is never bounced again.
+    /// Every situation there is: a thread that was bounced is never bounced again.
     #[test]
     fn nobody_is_bounced_twice() {
-        for bits in 0..1u32 << 10 {
+        for bits in 0..1u32 << 11 {
             let bit = |n: u32| bits >> n & 1 == 1;
             let situation = Situation {
                 passthrough: bit(0),
@@ -220,6 +220,7 @@ mod tests {
                 room: bit(7),
                 speed: u64::from(bit(8)) << 30,
                 renamed: bit(9),
+                writes: bit(10),
                 bounced: Some(Purpose::Read),
                 ..PLAIN
             };

@@ -24,6 +24,32 @@ pub struct Resident {
     pub node: u64,
     pub generation: Arc<Generation>,
     lookups: Lookups,
+    /// It was opened in another way than passthrough, and is not opened in passthrough any more: the kernel would refuse
+    /// one of both.
+    withdrawn: Mutex<bool>,
+}
+
+impl Resident {
+    fn new(id: u64, node: u64, generation: &Arc<Generation>, lookups: Lookups) -> Arc<Self> {
+        Arc::new(Self { id, node, generation: Arc::clone(generation), lookups, withdrawn: Mutex::default() })
+    }
+
+    pub fn is_withdrawn(&self) -> bool {
+        *self.withdrawn.lock()
+    }
+
+    /// Opens it in passthrough, which `hold` does, if it may be.
+    pub fn enter<T>(&self, hold: impl FnOnce() -> Option<T>) -> Option<T> {
+        let withdrawn = self.withdrawn.lock();
+        if *withdrawn { None } else { hold() }
+    }
+
+    /// From here on it is opened in other ways. False where somebody has it open in passthrough.
+    pub fn withdraw(&self) -> bool {
+        let mut withdrawn = self.withdrawn.lock();
+        *withdrawn |= !self.generation.is_held();
+        *withdrawn
+    }
 }
 
 /// What is known of a regular file beyond its names.
@@ -75,10 +101,11 @@ impl Residents {
     pub fn found(&self, file: &FileState, node: u64, generation: &Arc<Generation>) -> Result<u64, Errno> {
         let mut inner = file.inner.lock();
         let mut by_id = self.by_id.write();
-        let known = inner.resident.clone().filter(|known| Arc::ptr_eq(&known.generation, generation));
+        let known = inner.resident.clone();
+        let known = known.filter(|known| Arc::ptr_eq(&known.generation, generation) && !known.is_withdrawn());
         let resident = known.unwrap_or_else(|| {
             let id = self.next.fetch_add(1, Ordering::Relaxed) | RESIDENT_BIT;
-            Arc::new(Resident { id, node, generation: Arc::clone(generation), lookups: Lookups::none() })
+            Resident::new(id, node, generation, Lookups::none())
         });
         let (slot, is_new) = resident.lookups.slot(&self.ledger)?;
         if is_new {
@@ -97,8 +124,7 @@ impl Residents {
     pub fn restore(&self, id: u64, file: &FileState, node: u64, slot: u32, generation: &Arc<Generation>) {
         let lookups = Lookups::in_slot(slot);
         let is_current = generation.is_complete();
-        let generation = Arc::clone(generation);
-        let resident = Arc::new(Resident { id, node, generation, lookups });
+        let resident = Resident::new(id, node, generation, lookups);
         let mut inner = file.inner.lock();
         if is_current && inner.resident.as_ref().is_none_or(|known| known.id < id) {
             inner.resident = Some(Arc::clone(&resident));

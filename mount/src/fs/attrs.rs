@@ -44,13 +44,24 @@ impl Fs {
         change: &Change,
         caller: &Caller,
     ) -> Result<(Attr, Duration), FsError> {
+        let purpose = if change.size.is_some() { Purpose::Write } else { Purpose::Read };
+        self.last_of(id, caller, purpose, self.set(id, handle, change, caller))
+    }
+
+    fn set(
+        &self,
+        id: u64,
+        handle: Option<u64>,
+        change: &Change,
+        caller: &Caller,
+    ) -> Result<(Attr, Duration), FsError> {
         let node = self.node(id)?;
         if change.size.is_some() && id & RESIDENT_BIT != 0 && caller.thread != 0 {
-            // This number stands for the content as it was.
-            self.bounced.bounce(caller.thread, node.key, Purpose::Write);
-            return Err(FsError::Stale);
+            // This number stands for the content as it was. Who comes by a descriptor of it has no other.
+            if self.bounced.second_try(caller.thread, id).is_none() {
+                return Err(FsError::Stale);
+            }
         }
-        self.bounced.landed(caller.thread);
         let (located, _) = self.locate(&node)?;
         if let Some(size) = change.size {
             self.truncate(&node, located.as_fd(), handle, size)?;

@@ -15,6 +15,13 @@ use crate::source::{is_plain, stat_at};
 
 impl Fs {
     pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+        match self.look_up(parent, name, caller) {
+            Err(FsError::Stale) => self.once(parent, caller, Err(FsError::Stale)),
+            found => found,
+        }
+    }
+
+    fn look_up(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
         if !is_plain(name) {
             return Err(Errno::INVAL.into());
         }
@@ -24,12 +31,13 @@ impl Fs {
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, directory.as_fd());
         }
-        let entry = self.entry(&node, directory.as_fd(), name);
-        if entry.is_err() {
-            // Where there is nothing, nothing is opened.
-            self.bounced.landed(caller.thread);
-        }
-        entry
+        let entry = if self.bounced.is_to_write(caller.thread) {
+            self.plain_entry(&node, directory.as_fd(), name)?
+        } else {
+            self.entry(&node, directory.as_fd(), name)?
+        };
+        self.bounced.looked_up(caller.thread, entry.node, parent, name);
+        Ok(entry)
     }
 
     /// The entry `name` of a directory, counted as one more lookup, under the number that fits its next open.

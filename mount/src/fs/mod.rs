@@ -2,6 +2,7 @@
 //! handles. The adapter (`fuse`) only translates.
 
 mod attrs;
+mod create;
 mod data;
 mod dirs;
 mod lookup;
@@ -9,6 +10,7 @@ mod model;
 mod namespace;
 mod open;
 mod restore;
+mod stale;
 mod steps;
 
 use std::collections::HashMap;

@@ -1,6 +1,5 @@
 //! Opening files: which way each open is served, and what the handle holds.
 
-use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
@@ -8,14 +7,12 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
-use weightfs::failpoint;
 use weightfs::fill::{Class, SourceFile};
 use weightfs::journal::{HandleKind, Tally};
 use weightfs::store::{ASSUMED_SPEED, Generation, Opened};
 
-use super::namespace::key_at;
-use super::{Caller, Fs, NewMode};
-use crate::attr::{Entry, SourceKey};
+use super::{Caller, Fs};
+use crate::attr::SourceKey;
 use crate::bounce::Purpose;
 use crate::error::FsError;
 use crate::handles::{Content, OpenFile};
@@ -41,7 +38,7 @@ pub struct OpenReply {
 }
 
 /// What of an open's flags concerns the source. The rest is the kernel's business.
-const SOURCE_FLAGS: OFlags = OFlags::from_bits_retain(
+pub(super) const SOURCE_FLAGS: OFlags = OFlags::from_bits_retain(
     OFlags::RWMODE.bits() | OFlags::APPEND.bits() | OFlags::TRUNC.bits() | OFlags::SYNC.bits() | OFlags::DSYNC.bits(),
 );
 
@@ -55,7 +52,7 @@ impl Fs {
         if let Some(handle) = self.opened_before(caller) {
             return reply(self.answer_again(handle));
         }
-        match self.begin_open(id, flags, caller) {
+        match self.try_open(id, flags, caller, true) {
             Ok(Begun::Ready(ready)) => reply(Ok(ready)),
             Ok(Begun::Wait(opened)) => {
                 let (fs, caller) = (Arc::clone(self), *caller);
@@ -84,14 +81,17 @@ impl Fs {
     }
 
     fn finish_open(&self, id: u64, flags: OFlags, caller: &Caller) -> Result<OpenReply, FsError> {
-        match self.open_now(id, flags, caller, false)? {
+        match self.try_open(id, flags, caller, false)? {
             Begun::Ready(ready) => Ok(ready),
             Begun::Wait(_) => unreachable!("an open waits once"),
         }
     }
 
-    fn begin_open(&self, id: u64, flags: OFlags, caller: &Caller) -> Result<Begun, FsError> {
-        self.open_now(id, flags, caller, true)
+    fn try_open(&self, id: u64, flags: OFlags, caller: &Caller, may_wait: bool) -> Result<Begun, FsError> {
+        match self.open_now(id, flags, caller, may_wait) {
+            Ok(Begun::Wait(opened)) => Ok(Begun::Wait(opened)),
+            begun => self.last_of(id, caller, if writes(flags) { Purpose::Write } else { Purpose::Read }, begun),
+        }
     }
 
     fn open_now(&self, id: u64, flags: OFlags, caller: &Caller, may_wait: bool) -> Result<Begun, FsError> {
@@ -99,13 +99,17 @@ impl Fs {
         if !node.kind.is_file() {
             return Err(Errno::IO.into());
         }
-        let writes = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
+        let writes = writes(flags);
+        let second_try = self.second_try(id, caller, writes);
         let resident = if id & RESIDENT_BIT != 0 { Some(self.residents.get(id).ok_or(FsError::Stale)?) } else { None };
-        let names = node.names();
+        let mut names = node.names();
         let renamed = !self.names_hold(&node, &names);
         let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
-            Err(FsError::Stale) if self.second_try(caller).is_some() => self.open_by_name(&names, flags)?,
+            Err(FsError::Stale) if second_try.is_some() => {
+                names.extend(self.bounced.name(caller.thread));
+                self.open_by_name(&names, flags)?
+            }
             // Who cannot be bounced may have come by an old name.
             Ok(_) if renamed && caller.thread == 0 => self.open_by_name(&names, flags)?,
             file => file?,
@@ -113,36 +117,36 @@ impl Fs {
         let source = Arc::new(SourceFile::new(source));
         let opened = if writes || node.file.has_writers() { None } else { self.store.open(&source) };
         let situation = Situation {
+            writes,
             renamed,
-            ..self.situation(&node, resident.as_deref(), opened.as_ref(), writes, caller, may_wait)
+            bounced: second_try,
+            ..self.situation(&node, resident.as_deref(), opened.as_ref(), may_wait)
         };
         let (choice, reason) = decide(&situation);
         tracing::debug!(node = id, ?choice, %reason, "open");
         let open = Open { node: &node, source, flags, caller };
         let ready = match choice {
-            Choice::Bounce => {
-                self.bounced.bounce(caller.thread, node.key, if writes { Purpose::Write } else { Purpose::Read });
-                return Err(FsError::Stale);
-            }
+            Choice::Bounce => return Err(FsError::Stale),
             Choice::Wait => {
                 return Ok(Begun::Wait(opened.expect("only content that is kept is waited for")));
             }
-            Choice::Passthrough => self.open_passthrough(open, resident.expect("decided for a resident number"))?,
             Choice::Stream => self.open_stream(open, opened)?,
-            Choice::Source => {
-                if let Some(resident) = resident {
-                    self.residents.retire_number(&node.file, resident.id);
-                }
-                self.open_from_source(open, flags)?
-            }
+            Choice::Passthrough | Choice::Source => match resident {
+                Some(resident) => self.open_resident(open, &resident, choice == Choice::Passthrough)?,
+                None => self.open_from_source(open)?,
+            },
         };
-        self.bounced.landed(caller.thread);
         Ok(Begun::Ready(ready))
     }
 
-    /// For what this thread was bounced, if it was. Threads that the kernel cannot name are never bounced.
-    fn second_try(&self, caller: &Caller) -> Option<Purpose> {
-        if caller.thread == 0 { Some(Purpose::Read) } else { self.bounced.of(caller.thread) }
+    /// What this caller was sent back for, if this is its second try. Threads that the kernel cannot name are not sent
+    /// back, except from where there is no other way.
+    fn second_try(&self, id: u64, caller: &Caller, writes: bool) -> Option<Purpose> {
+        match caller.thread {
+            0 if writes && id & RESIDENT_BIT != 0 => None,
+            0 => Some(Purpose::Read),
+            thread => self.bounced.second_try(thread, id),
+        }
     }
 
     fn open_by_name(&self, names: &[Name], flags: OFlags) -> Result<std::fs::File, FsError> {
@@ -178,27 +182,27 @@ impl Fs {
         node: &Node,
         resident: Option<&Resident>,
         opened: Option<&Opened>,
-        writes: bool,
-        caller: &Caller,
         may_wait: bool,
     ) -> Situation {
         let generation = resident.map(|resident| &resident.generation).or(opened.map(|opened| &opened.generation));
         let missing = generation.map_or(0, |generation| generation.missing_bytes());
         let expected = may_wait && missing > 0 && opened.is_some_and(|opened| self.store.expects_load(opened));
         Situation {
-            writes,
+            writes: false,
             passthrough: self.has_passthrough(),
             renamed: false,
             resident_node: resident.is_some(),
             current: match (resident, opened) {
-                (Some(resident), Some(opened)) => Arc::ptr_eq(&resident.generation, &opened.generation),
+                (Some(resident), Some(opened)) => {
+                    Arc::ptr_eq(&resident.generation, &opened.generation) && !resident.is_withdrawn()
+                }
                 _ => false,
             },
             complete: generation.is_some_and(|generation| generation.is_whole()),
             held: resident.is_some_and(|resident| resident.generation.is_held()),
             kept: opened.is_some(),
             written: node.file.has_writers(),
-            bounced: self.second_try(caller),
+            bounced: None,
             expected,
             missing,
             room: expected && generation.is_some_and(|generation| self.store.fits(generation)),
@@ -207,18 +211,32 @@ impl Fs {
         }
     }
 
-    fn open_passthrough(&self, open: Open<'_>, resident: Arc<Resident>) -> Result<OpenReply, FsError> {
-        let Some(held) = self.store.hold(&resident.generation) else {
-            // Evicted since it was decided: nobody holds the number, so any other way works on it.
-            self.residents.retire_number(&open.node.file, resident.id);
-            return self.open_from_source(open, OFlags::empty());
-        };
-        self.ledger.legacy.add(Tally::PassthroughOpens, 1);
-        self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
-        self.tell_open(&resident.generation, "passthrough");
-        let generation = Arc::clone(&resident.generation);
-        let mode = OpenMode::Passthrough { resident: resident.id, generation };
-        Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
+    /// Opens a resident number: in passthrough if that is what was decided, or if others have it open so; the kernel
+    /// allows no other way then.
+    fn open_resident(&self, open: Open<'_>, resident: &Resident, decided: bool) -> Result<OpenReply, FsError> {
+        let mut may_enter = decided;
+        loop {
+            if may_enter && let Some(held) = resident.enter(|| self.store.hold(&resident.generation)) {
+                self.ledger.legacy.add(Tally::PassthroughOpens, 1);
+                self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
+                self.tell_open(&resident.generation, "passthrough");
+                let generation = Arc::clone(&resident.generation);
+                let mode = OpenMode::Passthrough { resident: resident.id, generation };
+                return Ok(OpenReply {
+                    handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?,
+                    mode,
+                });
+            }
+            if resident.withdraw() {
+                self.residents.retire_number(&open.node.file, resident.id);
+                return self.open_from_source(open);
+            }
+            if open.writes() {
+                // Reopened by a descriptor of a snapshot, which is not to change.
+                return Err(Errno::TXTBSY.into());
+            }
+            may_enter = true;
+        }
     }
 
     fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
@@ -231,10 +249,10 @@ impl Fs {
         Ok(OpenReply { handle: self.add_file(open, Content::Stream(content))?, mode: OpenMode::Direct })
     }
 
-    fn open_from_source(&self, open: Open<'_>, flags: OFlags) -> Result<OpenReply, FsError> {
+    pub(super) fn open_from_source(&self, open: Open<'_>) -> Result<OpenReply, FsError> {
         if open.writes() {
-            if flags.contains(OFlags::TRUNC) {
-                let only_reads = flags & OFlags::RWMODE == OFlags::RDONLY;
+            if open.flags.contains(OFlags::TRUNC) {
+                let only_reads = open.flags & OFlags::RWMODE == OFlags::RDONLY;
                 // The kernel finds out that a program runs only after it has asked us, if nothing is to be written. What
                 // may be one is left as it is.
                 if only_reads && rustix::fs::fstat(open.source.file())?.st_mode & 0o111 != 0 {
@@ -282,7 +300,7 @@ impl Fs {
     }
 
     /// The answer to an open that an earlier worker has carried out.
-    fn answer_again(&self, handle: u64) -> Result<OpenReply, FsError> {
+    pub(super) fn answer_again(&self, handle: u64) -> Result<OpenReply, FsError> {
         let file = self.handles.file(handle)?;
         let mode = match &file.content {
             Content::Stream(_) | Content::Source { cached: false } => OpenMode::Direct,
@@ -292,59 +310,6 @@ impl Fs {
             }
         };
         Ok(OpenReply { handle, mode })
-    }
-
-    /// Makes a file and opens it.
-    pub fn create(
-        self: &Arc<Self>,
-        parent: u64,
-        name: &OsStr,
-        mode: NewMode,
-        flags: OFlags,
-        caller: &Caller,
-    ) -> Result<(Entry, OpenReply), FsError> {
-        let directory_node = self.node(parent)?;
-        let (directory, _) = self.locate(&directory_node)?;
-        if !crate::source::is_plain(name) {
-            return Err(Errno::INVAL.into());
-        }
-        if let Some(handle) = self.opened_before(caller) {
-            let entry = self.entry(&directory_node, directory.as_fd(), name)?;
-            return self.answer_again(handle).map(|reply| (entry, reply));
-        }
-        let before = [key_at(directory.as_fd(), name), None];
-        let make = if self.made_before(caller, before) {
-            (flags & SOURCE_FLAGS) | OFlags::NOFOLLOW | OFlags::CLOEXEC
-        } else {
-            (flags & SOURCE_FLAGS) | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC
-        };
-        // Made with O_EXCL whether that was asked for or not: only what is new is given to its maker. If somebody else
-        // made it in between the kernel looks again, and checks whether the caller may open it.
-        let made = self
-            .step(caller, before, || Ok(rustix::fs::openat(&directory, name, make, mode.within(directory.as_fd()))?));
-        let file = match made {
-            Ok(file) => std::fs::File::from(file),
-            Err(FsError::Source(Errno::EXIST)) if !flags.contains(OFlags::EXCL) => return Err(FsError::Stale),
-            Err(error) => return Err(error),
-        };
-        failpoint::pass("create.made");
-        self.give(directory.as_fd(), file.as_fd(), caller)?;
-        let entry = self.entry(&directory_node, directory.as_fd(), name)?;
-        let node = self.node(entry.node)?;
-        let source = Arc::new(SourceFile::new(file));
-        let reply = self.open_from_source(Open { node: &node, source, flags, caller }, OFlags::empty());
-        self.opened_entry(entry, reply)
-    }
-
-    /// The kernel hears of an entry only together with its open file.
-    fn opened_entry(&self, entry: Entry, reply: Result<OpenReply, FsError>) -> Result<(Entry, OpenReply), FsError> {
-        match reply {
-            Ok(reply) => Ok((entry, reply)),
-            Err(error) => {
-                self.forget(entry.node, 1);
-                Err(error)
-            }
-        }
     }
 
     /// Closes a file. Returns the resident number under which it was open in passthrough.
@@ -368,17 +333,21 @@ enum Begun {
     Wait(Opened),
 }
 
-struct Open<'a> {
-    node: &'a Arc<Node>,
-    source: Arc<SourceFile>,
-    flags: OFlags,
-    caller: &'a Caller,
+pub(super) struct Open<'a> {
+    pub node: &'a Arc<Node>,
+    pub source: Arc<SourceFile>,
+    pub flags: OFlags,
+    pub caller: &'a Caller,
 }
 
 impl Open<'_> {
     fn writes(&self) -> bool {
-        self.flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
+        writes(self.flags)
     }
+}
+
+fn writes(flags: OFlags) -> bool {
+    flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC)
 }
 
 fn kind_of(content: &Content) -> HandleKind {
