@@ -128,7 +128,7 @@ impl Fs {
                 return Ok(Begun::Wait(opened.expect("only content that is kept is waited for")));
             }
             Choice::Passthrough => self.open_passthrough(open, resident.expect("decided for a resident number"))?,
-            Choice::Stream => self.open_stream(open, opened)?,
+            Choice::Stream => self.open_stream(open, opened, situation.expected && situation.room)?,
             Choice::Source => {
                 if let Some(resident) = resident {
                     self.residents.retire_number(&node.file, resident.id);
@@ -221,10 +221,14 @@ impl Fs {
         Ok(OpenReply { handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?, mode })
     }
 
-    fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
+    /// `loads`: the whole file is expected to be loaded and there is room for it, but an open does not wait so long.
+    fn open_stream(&self, open: Open<'_>, opened: Option<Opened>, loads: bool) -> Result<OpenReply, FsError> {
         self.ledger.legacy.add(Tally::StreamOpens, 1);
         let content = opened.map_or_else(OnceLock::new, |opened| {
             opened.begin();
+            if loads {
+                opened.anticipate();
+            }
             self.tell_open(&opened.generation, "stream");
             OnceLock::from(Arc::new(opened))
         });
@@ -261,7 +265,7 @@ impl Fs {
             });
         }
         // Large, but not settled yet: it may still become something to keep while it is open.
-        self.open_stream(open, None)
+        self.open_stream(open, None, false)
     }
 
     fn add_file(&self, open: Open<'_>, content: Content) -> Result<u64, FsError> {
