@@ -4,7 +4,7 @@
 //! walks over the library, to hash it or to read its headers, must not make anyone fill RAM with it. Between the two
 //! stand the libraries that open a file once for its header and again for its data.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
@@ -29,6 +29,9 @@ const FORGIVEN_SURVEYS: usize = 3;
 const SCAN_AGAIN: Duration = Duration::from_secs(3600);
 /// The second open of a library that opens twice follows the first within this time.
 const OPEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// Devices whose speed is remembered. Those of network file systems get another number with each mount.
+const MAX_DEVICES: usize = 64;
 
 const VERSION: u32 = 1;
 
@@ -64,6 +67,8 @@ pub struct History {
     /// Counts the opens recorded; the order of the last ones says who is forgotten first.
     clock: u64,
     runs: usize,
+    /// What devices have delivered, in bytes per second, by their numbers.
+    speeds: BTreeMap<u64, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -145,6 +150,24 @@ impl History {
         self.files.get(key)?.latest().map(|past| past.kind).find(|kind| *kind != OpenKind::HeaderPeek)
     }
 
+    /// Takes in what a device delivers, in bytes per second; true where that is clearly news.
+    pub fn record_speed(&mut self, device: u64, speed: u64) -> bool {
+        let known = self.speeds.get(&device).copied();
+        if known.is_some_and(|known| known.abs_diff(speed) <= known / 8) {
+            return false;
+        }
+        if known.is_none() && self.speeds.len() >= MAX_DEVICES {
+            self.speeds.pop_first();
+        }
+        self.speeds.insert(device, speed);
+        true
+    }
+
+    /// Bytes per second that a device has delivered, as far as is known. A number may stand for another device by now.
+    pub fn speed(&self, device: u64) -> Option<u64> {
+        self.speeds.get(&device).copied()
+    }
+
     /// How many files are remembered.
     pub fn len(&self) -> usize {
         self.files.len()
@@ -206,6 +229,8 @@ impl FileHistory {
 struct Saved {
     version: u32,
     files: Vec<SavedFile>,
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    speeds: BTreeMap<u64, u64>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -226,18 +251,20 @@ impl Serialize for History {
             opens: file.opens.into_iter().flatten().collect(),
             order: file.order.clone(),
         };
-        Saved { version: VERSION, files: files.into_iter().map(save).collect() }.serialize(serializer)
+        let files = files.into_iter().map(save).collect();
+        Saved { version: VERSION, files, speeds: self.speeds.clone() }.serialize(serializer)
     }
 }
 
 impl<'de> Deserialize<'de> for History {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Saved { version, files } = Saved::deserialize(deserializer)?;
+        let Saved { version, files, speeds } = Saved::deserialize(deserializer)?;
         if version != VERSION {
             let message = format!("a history of version {version}, and this program knows {VERSION}: delete it");
             return Err(de::Error::custom(message));
         }
         let mut history = History::default();
+        speeds.into_iter().for_each(|(device, speed)| _ = history.record_speed(device, speed));
         let surplus = files.len().saturating_sub(MAX_FILES);
         for SavedFile { key, opens, order } in files.into_iter().skip(surplus) {
             history.clock += 1;

@@ -167,6 +167,19 @@ fn orders_are_dropped_before_they_take_much_memory() {
 }
 
 #[test]
+fn the_speed_of_devices_is_remembered_and_small_changes_are_no_news() {
+    let mut history = History::default();
+    assert_eq!(history.speed(1), None);
+    assert!(history.record_speed(1, GIB));
+    assert!(!history.record_speed(1, GIB + GIB / 10));
+    assert!(history.record_speed(1, 2 * GIB));
+    let restored: History = serde_json::from_str(&serde_json::to_string(&history).unwrap()).unwrap();
+    assert_eq!((restored.speed(1), restored.speed(2)), (Some(2 * GIB), None));
+    (0..1000).for_each(|device| _ = history.record_speed(device, GIB));
+    assert_eq!((0..1000).filter(|device| history.speed(*device).is_some()).count(), MAX_DEVICES);
+}
+
+#[test]
 fn a_history_of_another_version_is_refused() {
     let error = serde_json::from_str::<History>(r#"{"version":2,"files":[]}"#).unwrap_err();
     assert!(error.to_string().contains("version 2"), "{error}");

@@ -11,7 +11,7 @@ use super::{Generation, Store, bypass};
 use crate::extent::{Plan, Window, plan};
 use crate::failpoint;
 use crate::fill::{Class, Engine, EngineError, FillError, Job, JobId, Storage};
-use crate::format::{self, Bytes, TensorMap};
+use crate::format::TensorMap;
 use crate::ids::ExtentIndex;
 use crate::residency::UseKind;
 use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
@@ -46,35 +46,6 @@ struct Wish {
 }
 
 impl Store {
-    /// Whether a read at `offset` looks at the header only. Before the header is known, its length is not: the first
-    /// extent counts as header until then.
-    pub(super) fn is_header(self: &Arc<Self>, generation: &Arc<Generation>, offset: u64) -> bool {
-        match self.tensors(generation) {
-            Some(map) if map.header().is_empty() => false,
-            Some(map) => offset < map.header().end,
-            None => offset < EXTENT_SIZE,
-        }
-    }
-
-    /// Where the tensors of a generation lie, if that is known; else somebody is sent to look.
-    pub fn tensors<'a>(self: &Arc<Self>, generation: &'a Arc<Generation>) -> Option<&'a Arc<TensorMap>> {
-        if let Some(map) = generation.tensors.get() {
-            return Some(map);
-        }
-        if !generation.parsing.swap(true, Ordering::Relaxed) {
-            let (store, generation) = (Arc::clone(self), Arc::clone(generation));
-            self.background.spawn(generation.device(), move |runs| {
-                if !runs {
-                    return;
-                }
-                let map = store.headers.get_with(generation.identity(), || Arc::new(read_header(&generation)));
-                // Nobody else sets it: `parsing` let only this one through.
-                let _ = generation.tensors.set(map);
-            });
-        }
-        None
-    }
-
     /// Starts to fill what a read of `range` needs and what is likely to follow.
     pub(super) fn bring(self: &Arc<Self>, generation: &Arc<Generation>, range: &Range<u64>, kind: UseKind) {
         let needed = extents_of(range);
@@ -88,6 +59,13 @@ impl Store {
                 true => generation.passed_over.store(0, Ordering::Relaxed),
                 false => _ = generation.passed_over.fetch_add(1, Ordering::Relaxed),
             }
+        }
+    }
+
+    /// Starts to fill the whole file if an open has asked for that and nobody has begun.
+    pub(super) fn fill_anticipated(self: &Arc<Self>, generation: &Arc<Generation>) {
+        if generation.anticipated.swap(false, Ordering::AcqRel) {
+            self.fill_whole(generation);
         }
     }
 
@@ -438,9 +416,11 @@ impl Store {
         Ok(engine)
     }
 
-    /// Bytes per second that the device of a generation has lately delivered.
+    /// Bytes per second that the device of a generation has lately delivered, or did before this process.
     pub fn speed(&self, generation: &Generation) -> Option<u64> {
-        self.engines.lock().get(&generation.device())?.0.counters().bytes_per_second
+        let device = generation.device();
+        let seen = self.engines.lock().get(&device).and_then(|(engine, _)| engine.counters().bytes_per_second);
+        seen.or_else(|| self.memory.speed(device))
     }
 }
 
@@ -471,24 +451,4 @@ fn claim(generation: &Generation, extents: &[Range<ExtentIndex>]) -> Vec<Range<E
         }
     }
     started
-}
-
-struct Source<'a>(&'a Generation);
-
-impl Bytes for Source<'_> {
-    fn size(&self) -> u64 {
-        self.0.size
-    }
-
-    fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> std::io::Result<()> {
-        std::os::unix::fs::FileExt::read_exact_at(self.0.source.file(), buf, offset)
-    }
-}
-
-pub(super) fn read_header(generation: &Generation) -> TensorMap {
-    format::read(&Source(generation)).unwrap_or_else(|error| {
-        // Its readers get its bytes all the same; only what belongs together is not known.
-        tracing::warn!(inode = generation.identity().inode, %error, "a model file is not what it claims to be");
-        TensorMap::opaque(generation.size)
-    })
 }

@@ -37,6 +37,8 @@ pub struct Generation {
     /// Where the tensors lie, once the header was read.
     pub(super) tensors: OnceLock<Arc<TensorMap>>,
     pub(super) parsing: AtomicBool,
+    /// The whole file is to be filled once it is known where its tensors lie.
+    pub(super) anticipated: AtomicBool,
     /// The engine's jobs for extents that nobody waited for when they were submitted.
     jobs: Mutex<HashMap<ExtentIndex, (JobId, Engine)>>,
     /// Opens that last.
@@ -93,6 +95,7 @@ impl Generation {
             arena: OnceLock::new(),
             tensors: OnceLock::new(),
             parsing: AtomicBool::new(false),
+            anticipated: AtomicBool::new(false),
             jobs: Mutex::default(),
             courses: Mutex::default(),
             loaded: AtomicBool::new(false),

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::filling::read_header;
+use super::headers::read_header;
 use super::{Generation, Store};
 use crate::fill::Class;
 use crate::format::{Format, TensorMap};

@@ -335,7 +335,7 @@ impl Store {
         if self.saved.load(Ordering::Relaxed) + SAVE_EVERY.as_millis() as u64 <= self.milliseconds() {
             self.saved.store(self.milliseconds(), Ordering::Relaxed);
             let store = Arc::clone(self);
-            self.background.spawn(TIMERS, move |_| store.memory.save());
+            self.background.spawn(TIMERS, move |_| store.save());
         }
     }
 

@@ -82,6 +82,18 @@ impl Memory {
         (kind, self.history.lock().record(key(generation), kind, order, now()))
     }
 
+    /// What a device delivers, in bytes per second.
+    pub fn note_speed(&self, device: u64, speed: u64) {
+        if self.history.lock().record_speed(device, speed) {
+            self.changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Bytes per second that a device has delivered, as far as is known.
+    pub fn speed(&self, device: u64) -> Option<u64> {
+        self.history.lock().speed(device)
+    }
+
     /// Writes the history down if it has changed: the whole of it, beside the old one, which it then replaces.
     pub fn save(&self) {
         let Some(file) = &self.file else { return };

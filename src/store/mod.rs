@@ -14,6 +14,7 @@ mod error;
 mod extents;
 mod filling;
 mod generation;
+mod headers;
 mod hints;
 mod inventory;
 mod keeper;
@@ -223,6 +224,11 @@ impl Store {
 
     /// Writes down what is to outlive the store.
     pub fn save(&self) {
+        for (device, (engine, _)) in self.engines.lock().iter() {
+            if let Some(speed) = engine.counters().bytes_per_second {
+                self.memory.note_speed(*device, speed);
+            }
+        }
         self.memory.save();
     }
 

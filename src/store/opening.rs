@@ -247,6 +247,16 @@ impl Opened {
         }
     }
 
+    /// The whole file will be loaded: it begins to be read before anyone asks for it, once it is known where its tensors
+    /// lie. What only looks at its header after all ends that when it is closed.
+    pub fn anticipate(&self) {
+        self.store.register(&self.generation);
+        self.generation.anticipated.store(true, Ordering::Release);
+        if self.store.tensors(&self.generation).is_some() {
+            self.store.fill_anticipated(&self.generation);
+        }
+    }
+
     /// Takes in a read before it is served. Returns what the policy may take it for; `None` as long as only names and
     /// shapes were read.
     pub(super) fn reads(&self, bytes: &Range<u64>, access: Access) -> Option<UseKind> {

@@ -33,13 +33,19 @@ pub fn all_cached(file: &File, offset: u64, len: u64) -> Option<bool> {
     if len == 0 {
         return Some(true);
     }
+    // The kernel counts pages of its own size, which may be larger than ours: then this says "no" too often.
+    cached_pages(file, offset, len).map(|pages| pages >= (offset % PAGE + len).div_ceil(PAGE))
+}
+
+/// How many pages of `len` bytes from `offset` the page cache holds; all to the end of the file where `len` is 0. None
+/// where the kernel does not tell.
+pub fn cached_pages(file: &File, offset: u64, len: u64) -> Option<u64> {
     let range = Range { offset, len };
     let mut stat = Stat::default();
     // SAFETY: both pointers are to live values of the layout that the call documents, and it keeps neither.
     let result =
         unsafe { libc::syscall(SYS_CACHESTAT, file.as_raw_fd(), &raw const range, &raw mut stat, 0 as libc::c_uint) };
-    // The kernel counts pages of its own size, which may be larger than ours: then this says "no" too often.
-    (result == 0).then(|| stat.cached >= (offset % PAGE + len).div_ceil(PAGE))
+    (result == 0).then_some(stat.cached)
 }
 
 #[cfg(test)]
@@ -54,6 +60,7 @@ mod tests {
         file.set_len(1 << 20).unwrap();
         let Some(cached) = all_cached(&file, 0, 8192) else { return };
         assert!(cached);
+        assert_eq!(cached_pages(&file, 0, 0), Some(3));
         assert_eq!(all_cached(&file, 0, 1 << 20), Some(false));
         assert_eq!(all_cached(&file, 65536, 1), Some(false));
     }

@@ -71,9 +71,15 @@ pub fn shared_memory_names() -> Vec<PathBuf> {
 
 /// Bytes of shared memory in use on the machine: the arena is part of it, whichever process holds it.
 pub fn shared_memory_in_use() -> u64 {
+    memory("Shmem")
+}
+
+/// Bytes of memory of the machine, of a kind that `/proc/meminfo` names.
+pub fn memory(what: &str) -> u64 {
     let table = fs::read_to_string("/proc/meminfo").expect("/proc is mounted");
-    let line = table.lines().find(|line| line.starts_with("Shmem:")).expect("Linux reports shared memory");
-    let kib: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number of KiB");
+    let mut lines = table.lines().filter_map(|line| line.split_once(':'));
+    let (_, value) = lines.find(|(name, _)| *name == what).expect("Linux reports it");
+    let kib: u64 = value.split_whitespace().next().and_then(|n| n.parse().ok()).expect("a number of KiB");
     kib << 10
 }
 

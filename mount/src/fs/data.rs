@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
+use weightfs::journal::Tally;
 use weightfs::predict::Access;
 use weightfs::store::ReadError;
 
@@ -39,7 +40,11 @@ impl Fs {
                 }
             }
             // Reads of passthrough files do not come here, unless the kernel has its reasons.
-            Content::Passthrough { held, .. } => reply(Ok(held.bytes(range))),
+            Content::Passthrough { held, .. } => {
+                let bytes = held.bytes(range);
+                self.ledger.legacy.add(Tally::ServedFromRam, bytes.len() as u64);
+                reply(Ok(bytes));
+            }
             Content::Source { .. } => self.store.read_source(&file.source, file.node.key.device, range, reply),
         }
     }

@@ -130,7 +130,7 @@ impl Fs {
             Choice::Wait => {
                 return Ok(Begun::Wait(opened.expect("only content that is kept is waited for")));
             }
-            Choice::Stream => self.open_stream(open, opened)?,
+            Choice::Stream => self.open_stream(open, opened, situation.expected && situation.room)?,
             Choice::Passthrough | Choice::Source => match resident {
                 Some(resident) => self.open_resident(open, &resident, choice == Choice::Passthrough)?,
                 None => self.open_from_source(open)?,
@@ -239,10 +239,14 @@ impl Fs {
         }
     }
 
-    fn open_stream(&self, open: Open<'_>, opened: Option<Opened>) -> Result<OpenReply, FsError> {
+    /// `loads`: the whole file is expected to be loaded and there is room for it, but an open does not wait so long.
+    fn open_stream(&self, open: Open<'_>, opened: Option<Opened>, loads: bool) -> Result<OpenReply, FsError> {
         self.ledger.legacy.add(Tally::StreamOpens, 1);
         let content = opened.map_or_else(OnceLock::new, |opened| {
             opened.begin();
+            if loads {
+                opened.anticipate();
+            }
             self.tell_open(&opened.generation, "stream");
             OnceLock::from(Arc::new(opened))
         });
@@ -279,7 +283,7 @@ impl Fs {
             });
         }
         // Large, but not settled yet: it may still become something to keep while it is open.
-        self.open_stream(open, None)
+        self.open_stream(open, None, false)
     }
 
     fn add_file(&self, open: Open<'_>, content: Content) -> Result<u64, FsError> {

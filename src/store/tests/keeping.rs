@@ -46,6 +46,22 @@ fn looking_at_headers_fills_nothing() {
 }
 
 #[test]
+fn what_will_be_loaded_is_there_before_anyone_reads_it() {
+    let (folder, store) = (Folder::new(), store(64 * MIB));
+    let model = folder.model(1, 20 * MIB + 5);
+    folder.settle();
+    let opened = open(&store, &model.source());
+    opened.anticipate();
+    eventually("all of it is there", || opened.generation.is_complete());
+    let read_before = store.io_report().source_read;
+    load(&store, &model);
+    assert_eq!(store.io_report().source_read, read_before);
+    agrees(&store);
+    drop(opened);
+    store.stop();
+}
+
+#[test]
 fn content_that_has_not_settled_is_served_and_not_kept() {
     let (folder, store) = (Folder::new(), store(64 * MIB));
     let model = folder.model(1, 3 * MIB);

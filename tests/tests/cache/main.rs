@@ -2,6 +2,7 @@
 
 mod bad_luck;
 mod budget;
+mod copies;
 mod hostile;
 mod pinned;
 mod snapshots;

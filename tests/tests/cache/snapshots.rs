@@ -1,7 +1,9 @@
 //! A mapping of a resident file is never changed: it outlives close, eviction, replacement, and the mount.
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 
 use nix::mount::{MntFlags, umount2};
 use weightfs_tests::Mount;
@@ -112,5 +114,83 @@ fn what_clients_held_is_freed_when_they_let_go() {
     assert_eq!(data::check(0, 0, &map.to_vec()), Ok(()));
     drop(map);
     assert!(wait_until(PATIENCE, || held() == 0), "{:#}", mount.status().0);
+    mount.stop();
+}
+
+/// A way to change a file of `SIZE` bytes through the mount, and the content that it has then: a seed and a length, and
+/// what was written behind that.
+type Change = (&'static str, fn(&Path), (u64, u64, &'static [u8]));
+
+const CHANGES: [Change; 5] = [
+    (
+        "overwritten in place",
+        |path| {
+            let file = File::options().write(true).open(path).expect("open");
+            file.write_all_at(&data::bytes(50, 0, SIZE as usize), 0).expect("write");
+        },
+        (50, SIZE, b""),
+    ),
+    (
+        "appended to",
+        |path| File::options().append(true).open(path).expect("open").write_all(b"more").expect("append"),
+        (60, SIZE, b"more"),
+    ),
+    (
+        "truncated",
+        |path| File::options().write(true).open(path).expect("open").set_len(5000).expect("truncate"),
+        (60, 5000, b""),
+    ),
+    (
+        "emptied and written again",
+        |path| fs::write(path, data::bytes(51, 0, 70_000)).expect("write"),
+        (51, 70_000, b""),
+    ),
+    (
+        "renamed over",
+        |path| {
+            let new = path.with_extension("new");
+            data::write_file(&new, 52, SIZE);
+            fs::rename(new, path).expect("rename");
+        },
+        (52, SIZE, b""),
+    ),
+];
+
+#[test]
+fn whoever_holds_a_file_keeps_what_it_opened_however_it_is_changed() {
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let name = |index: usize| format!("{index}.safetensors");
+    for index in 0..CHANGES.len() {
+        data::write_file(&source.path().join(name(index)), 60, SIZE);
+    }
+    let_files_settle();
+    let mount = Mount::start(source.path(), &["--ram", "128M"]);
+    if !mount.status().passthrough() {
+        skip("the kernel or this user cannot do FUSE passthrough");
+        return;
+    }
+    for (index, (what, change, (seed, length, rest))) in CHANGES.iter().enumerate() {
+        let path = mount.join(&name(index));
+        let prefetched = mount.run(&["prefetch", "--wait", path.to_str().expect("UTF-8")]);
+        assert!(prefetched.status.success(), "{}", String::from_utf8_lossy(&prefetched.stderr));
+        let passed = mount.status().number("/io/passthrough_opens");
+        let held = File::open(&path).expect("open");
+        assert_eq!(mount.status().number("/io/passthrough_opens"), passed + 1, "{what}: it is held in passthrough");
+        let maps = [MapKind::Private, MapKind::Shared].map(|kind| Map::new(&held, SIZE as usize, kind).expect("map"));
+        change(&path);
+        let now = fs::read(&path).expect("read");
+        let (kept, written) = now.split_at((*length as usize).min(now.len()));
+        assert_eq!((kept.len() as u64, data::check(*seed, 0, kept)), (*length, Ok(())), "{what}: a new open");
+        assert_eq!(written, *rest, "{what}: a new open");
+        let mut found = vec![0; SIZE as usize];
+        held.read_exact_at(&mut found, 0).unwrap_or_else(|error| panic!("{what}: an open file: {error}"));
+        assert_eq!(data::check(60, 0, &found), Ok(()), "{what}: an open file");
+        for map in maps {
+            assert_eq!(data::check(60, 0, &map.to_vec()), Ok(()), "{what}: a mapping");
+        }
+    }
     mount.stop();
 }

@@ -1,5 +1,5 @@
 //! Everything at once: opens for reading and writing, O_TRUNC, private and shared maps, renames over, changes behind
-//! the mount, and reclaim, for `WEIGHTFS_STRESS_SECONDS` (20). A checker knows every generation's bytes: no read may
+//! the mount, evictions that are asked for, and reclaim, for `WEIGHTFS_STRESS_SECONDS` (20). A checker knows every generation's bytes: no read may
 //! fail, be older than the last close before its open, or be of two generations within a page.
 
 mod library;
@@ -53,6 +53,16 @@ fn everything_at_once() {
             while Instant::now() < end && report.failures().is_empty() {
                 mount.status();
                 std::thread::sleep(Duration::from_millis(200));
+            }
+        });
+        let mut evicting = random.fork();
+        let (library, report, mount) = (&library, &report, &mount);
+        scope.spawn(move || {
+            while Instant::now() < end && report.failures().is_empty() {
+                let path = library.pick(&mut evicting).path().to_str().expect("UTF-8").to_owned();
+                // A name may be between two generations, and somebody may hold it: both are answers.
+                mount.run(&["evict", &path]);
+                std::thread::sleep(Duration::from_millis(100));
             }
         });
     });
