@@ -55,9 +55,12 @@ impl Nobody {
         let mountpoint = place.join("mount");
         let _ = fs::remove_dir_all(place);
         fs::create_dir_all(&mountpoint).doing(what)?;
-        let program = copy(&weightfs.binary, &place.join("weightfs"))?;
+        // Not where the socket of the daemon will be, which is named as the program is.
+        let programs = place.join("programs");
+        fs::create_dir_all(&programs).doing(what)?;
+        let program = copy(&weightfs.binary, &programs.join("weightfs"))?;
         let own = std::env::current_exe().doing(|| "find this program".to_owned())?;
-        let reader = copy(&own, &place.join("reader"))?;
+        let reader = copy(&own, &programs.join("weightfs-bench"))?;
         for path in [place, &mountpoint] {
             chown(path, Some(NOBODY), Some(NOBODY)).doing(what)?;
         }

@@ -42,6 +42,7 @@ impl Passthrough {
             .arg(mountpoint)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
+            .stderr(Stdio::null())
             .spawn()
             .doing(what)?;
         let mounted = Self { child, mountpoint: mountpoint.to_owned() };

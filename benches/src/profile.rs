@@ -1,5 +1,6 @@
 //! What all processors do while a sample is taken: perf, with its clock where there are no hardware counters.
 
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -16,15 +17,45 @@ const LIMIT: &str = "2";
 /// How long perf takes to begin.
 const START: Duration = Duration::from_millis(400);
 
+/// Looks at what a scenario measures of weightfs, if it is told to.
+#[derive(Debug, Default)]
+pub struct Watch {
+    is_on: Cell<bool>,
+    seen: RefCell<Option<String>>,
+}
+
+impl Watch {
+    /// Does what is measured, and looks at it.
+    pub fn over<T>(&self, work: impl FnOnce() -> T) -> T {
+        let recording = if self.is_on.get() { Recording::start() } else { None };
+        let done = work();
+        if let Some(recording) = recording {
+            *self.seen.borrow_mut() = recording.stop();
+        }
+        done
+    }
+
+    /// Looks from now on.
+    pub fn begin(&self) {
+        self.is_on.set(true);
+    }
+
+    /// Looks no more. Gives what was seen last.
+    pub fn end(&self) -> Option<String> {
+        self.is_on.set(false);
+        self.seen.take()
+    }
+}
+
 /// A recording that goes on.
-pub struct Recording {
+struct Recording {
     perf: Child,
     data: PathBuf,
 }
 
 impl Recording {
     /// Looks at everything from now on. None where perf is missing or may not.
-    pub fn start() -> Option<Self> {
+    fn start() -> Option<Self> {
         let data = std::env::temp_dir().join(format!("weightfs-bench-{}.perf", std::process::id()));
         let mut perf = Command::new("perf");
         perf.args(["record", "-q", "-a", "-F", RATE, "-o"]).arg(&data);
@@ -34,7 +65,7 @@ impl Recording {
     }
 
     /// The functions that took most of the time, by program. None where perf could not look.
-    pub fn stop(mut self) -> Option<String> {
+    fn stop(mut self) -> Option<String> {
         kill(Pid::from_raw(self.perf.id() as i32), Signal::SIGINT).ok()?;
         self.perf.wait().ok()?;
         let mut report = Command::new("perf");
@@ -65,7 +96,13 @@ fn shorten(line: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::shorten;
+    use super::{Watch, shorten};
+
+    #[test]
+    fn nothing_is_looked_at_unasked() {
+        let watch = Watch::default();
+        assert_eq!((watch.over(|| 7), watch.end()), (7, None));
+    }
 
     #[test]
     fn lines_of_perf_are_shortened() {

@@ -178,6 +178,7 @@ fn measure(arguments: &Arguments, weightfs: &Weightfs, program: &Path, scenarios
         throttle: bench.throttle,
         load_before,
         load_after: machine::load(),
+        is_quick: arguments.quick,
         pairs: bench.pairs,
         sizes,
         options: weightfs.options.clone(),

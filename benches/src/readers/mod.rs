@@ -42,7 +42,8 @@ pub enum Reader {
 
 /// The readers, with what they keep between loads.
 pub struct Readers {
-    pool: Pool,
+    /// Made when it is needed: a process that only holds a model takes no buffers for it.
+    pool: Option<Pool>,
     pythons: Vec<Python>,
     layouts: HashMap<PathBuf, Vec<Range<u64>>>,
 }
@@ -58,7 +59,7 @@ pub struct Loaded {
 impl Readers {
     /// `pythons` are asked in this order who has a loader.
     pub fn new(pythons: Vec<Python>) -> Self {
-        Self { pool: Pool::new(), pythons, layouts: HashMap::new() }
+        Self { pool: None, pythons, layouts: HashMap::new() }
     }
 
     /// With the environments above `program`.
@@ -85,13 +86,18 @@ impl Readers {
 
     /// Loads the model at `path`, whose tensors lie at `tensors`.
     pub fn load(&mut self, reader: Reader, path: &Path, tensors: &[Range<u64>]) -> Result<Loaded> {
+        let pool = match reader {
+            Reader::Pread | Reader::PreadAndDrop => Some(self.pool.get_or_insert_default()),
+            Reader::PrivateMap | Reader::Python(_) => None,
+        };
         let start = Instant::now();
-        let bytes = match reader {
-            Reader::Pread => self.pool.load(path, tensors, false)?,
-            Reader::PreadAndDrop => self.pool.load(path, tensors, true)?,
-            Reader::PrivateMap => map::load(path)?,
+        let bytes = match (reader, pool) {
+            (Reader::Pread | Reader::PreadAndDrop, Some(pool)) => {
+                pool.load(path, tensors, reader == Reader::PreadAndDrop)?
+            }
             // It times itself, without the way to its process and back.
-            Reader::Python(loader) => return self.python(loader)?.load(loader, path),
+            (Reader::Python(loader), _) => return self.python(loader)?.load(loader, path),
+            _ => map::load(path)?,
         };
         Ok(Loaded { time: start.elapsed(), bytes })
     }

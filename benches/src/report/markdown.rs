@@ -18,6 +18,12 @@ pub struct Rendered {
 pub fn render(results: &Results) -> Rendered {
     let mut text = String::from("# weightfs against the plain folder\n\n");
     let mut plots = Vec::new();
+    if results.is_quick {
+        line(
+            &mut text,
+            "> **Quick: small files and few pairs. This shows that everything runs, and says nothing of speed.**\n",
+        );
+    }
     head(&mut text, results);
     failures(&mut text, &results.outcomes);
     bars(&mut text, &results.outcomes);

@@ -30,6 +30,8 @@ pub struct Results {
     /// The load average of the minute before the run and of its last minute.
     pub load_before: Option<f64>,
     pub load_after: Option<f64>,
+    /// Small files and few pairs, which say nothing of speed.
+    pub is_quick: bool,
     pub pairs: usize,
     pub sizes: Sizes,
     /// Options of every mount.

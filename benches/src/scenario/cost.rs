@@ -1,5 +1,7 @@
 //! What the daemon costs besides the arena: memory, CPU, and a second copy that should not be.
 
+use std::rc::Rc;
+
 use super::{Bench, Scenario, walk};
 use crate::caches;
 use crate::data::Model;
@@ -46,6 +48,7 @@ fn out_of_the_arena(bench: &mut Bench, figures: &mut Figures) -> Result<()> {
     let weightfs = bench.weightfs.clone();
     let tensors = bench.library.tensors(Model::Large)?;
     let path = bench.through_mount(Model::Large);
+    let watch = Rc::clone(&bench.watch);
     let mounted = weightfs.mount(&["--no-passthrough"])?;
     mounted.prefetch(std::slice::from_ref(&path))?;
     for (id, title, reader) in [
@@ -54,7 +57,7 @@ fn out_of_the_arena(bench: &mut Bench, figures: &mut Figures) -> Result<()> {
     ] {
         let (before, mut bytes) = (mounted.work()?, 0);
         for _ in 0..LOADS {
-            bytes += bench.readers.load(reader, &path, &tensors)?.bytes;
+            bytes += watch.over(|| bench.readers.load(reader, &path, &tensors))?.bytes;
         }
         let per_gigabyte = mounted.work()?.since(before).cpu_seconds / (bytes as f64 / 1e9);
         figures.add(id, title, Unit::CpuSecondsPerGigabyte, per_gigabyte, Some(Bar::AtMost(STREAMING)));

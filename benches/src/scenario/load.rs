@@ -1,8 +1,9 @@
 //! Loading one model: from the plain folder, and through the mount.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use super::{Bench, Scenario, fio};
 use crate::caches;
@@ -10,7 +11,7 @@ use crate::data::Model;
 use crate::error::Result;
 use crate::measure::interleave;
 use crate::memory;
-use crate::profile::Recording;
+use crate::profile::Watch;
 use crate::readers::{Loaded, Reader, Readers};
 use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Sides, Unit};
 use crate::weightfs::{Mounted, Weightfs, Work};
@@ -79,9 +80,7 @@ struct Run<'a> {
     native: PathBuf,
     through_mount: PathBuf,
     size: u64,
-    /// Where the time of one more sample goes, if that is asked for.
-    watched: Cell<bool>,
-    profile: RefCell<Option<String>>,
+    watch: Rc<Watch>,
 }
 
 impl Load {
@@ -94,8 +93,7 @@ impl Load {
             native: bench.native(self.model),
             through_mount: bench.through_mount(self.model),
             size: bench.size(self.model)?,
-            watched: Cell::new(false),
-            profile: RefCell::default(),
+            watch: Rc::clone(&bench.watch),
         };
         let mut mounted = run.prepare_mount(&mut bench.readers)?;
         run.prepare_native(&mut bench.readers)?;
@@ -112,10 +110,6 @@ impl Load {
         if self.native == Native::Device {
             comparison = comparison.between(Sides::of("fio", "weightfs"));
         }
-        if bench.profiles && comparison.holds == Some(false) {
-            run.watched.set(true);
-            run.mount_sample(&mut bench.readers, &mut mounted)?;
-        }
         if let Some(mounted) = mounted {
             bench.verify(self.model)?;
             mounted.unmount()?;
@@ -124,11 +118,7 @@ impl Load {
             let in_passthrough = comparison.work.iter().filter(|work| work.passthrough_opens > 0).count();
             comparison.notes.push(format!("{in_passthrough} of {} cold loads ended in passthrough", pairs.len()));
         }
-        let profile = run.profile.take().map(|text| {
-            let id = format!("{}-profile", scenario.id);
-            Outcome::Profile { id, title: scenario.title.to_owned(), text }
-        });
-        Ok(std::iter::once(Outcome::Compared(comparison)).chain(profile).collect())
+        Ok(vec![Outcome::Compared(comparison)])
     }
 }
 
@@ -200,11 +190,7 @@ impl<'a> Run<'a> {
         let serving = mounted.as_ref().expect("mounted by the preparation or just now");
         self.prepare_memory()?;
         let before = serving.work()?;
-        let recording = if self.watched.get() { Recording::start() } else { None };
-        let loaded = self.load_once(readers, &self.through_mount)?;
-        if let Some(recording) = recording {
-            *self.profile.borrow_mut() = recording.stop();
-        }
+        let loaded = self.watch.over(|| self.load_once(readers, &self.through_mount))?;
         let work = serving.work()?.since(before);
         Ok(Sample { value: speed(loaded), work: Some(work), oddity: served.oddity(work) })
     }

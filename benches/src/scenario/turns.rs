@@ -50,7 +50,8 @@ impl Loop {
                 let mounted = weightfs.mount(&[])?;
                 caches::drop_all()?;
                 memory::back(ram * 2)?;
-                let turns = turns::read(&through_mount, ROUNDS, || Ok(mounted.work()?.source_read_bytes))?;
+                let read_so_far = || Ok(mounted.work()?.source_read_bytes);
+                let turns = bench.watch.over(|| turns::read(&through_mount, ROUNDS, read_so_far))?;
                 mounted.unmount()?;
                 Ok(turns)
             },
@@ -78,13 +79,19 @@ impl Loop {
         let native = Spread::of(&rounds.iter().map(|(native, _)| read(native)).collect::<Vec<_>>());
         let part = bytes.mount.median / least;
         let bar = self.bytes.map(Bar::AtMost);
-        let lru = hits(bounds.lru.missed as f64 / MIB);
+        let possible = |replayed: &Replayed| 100.0 * replayed.hit_ratio();
         vec![
             figure("part", "bytes read, to the least possible (MIN)", Unit::Times, part, bar),
             figure("hits-native", "hits of the page cache", Unit::Percent, hits(native.median), None),
             figure("hits", "hits of weightfs", Unit::Percent, hits(bytes.mount.median), None),
-            figure("hits-min", "hits of a cache that knows the future (MIN)", Unit::Percent, hits(least), None),
-            figure("hits-lru", "hits of a least-recently-used cache", Unit::Percent, lru, None),
+            figure(
+                "hits-min",
+                "hits of a cache that knows the future (MIN)",
+                Unit::Percent,
+                possible(&bounds.least),
+                None,
+            ),
+            figure("hits-lru", "hits of a least-recently-used cache", Unit::Percent, possible(&bounds.lru), None),
             Outcome::Compared(seconds),
             Outcome::Compared(bytes),
         ]
