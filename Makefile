@@ -1,5 +1,5 @@
-# make demo | test | test-long | test-torch | test-comfyui | bench | build | install | deny | clean. On a new machine, run it
-# as root: it installs what is missing and says so.
+# make demo | test | test-long | test-torch | test-comfyui | bench | bench-long | bench-micro | build | install | deny |
+# clean. On a new machine, run it as root: it installs what is missing and says so.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,6 +10,7 @@ CARGO ?= $(or $(shell command -v cargo),$(HOME)/.cargo/bin/cargo)
 PYTHON ?= python3
 VENV := .venv
 SUITES := target/suites
+BENCH_TOOLS := target/bench-tools
 DENY := target/deny/bin/cargo-deny
 # The library of the demo, in MiB; or MODELS=/path to your own.
 DEMO_MB ?= 768
@@ -27,7 +28,7 @@ DESTDIR ?=
 ROOT = $(DESTDIR)$(PREFIX)
 
 .PHONY: build release install test test-long unit mounted suites python lint-python test-torch test-comfyui demo bench
-.PHONY: venv browser tools deny clean
+.PHONY: bench-long bench-micro bench-programs bench-engines venv browser tools deny clean
 
 build: tools
 	$(CARGO) build --workspace --all-targets
@@ -120,9 +121,37 @@ demo: release venv
 	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \
 		--megabytes $(DEMO_MB) $(if $(MODELS),--models "$(MODELS)")
 
-bench: tools venv
+# Figures: all of them in at most twenty minutes, into benches/REPORT.md; as root, and on a machine that does nothing
+# else. BENCH_OPTIONS are those of weightfs-bench (--dir chooses the disk). Loaders that bring torch take several GB:
+# 'make bench-engines' once, with TORCH_INDEX as above, and they take part from then on.
+bench: bench-programs
+	target/release/weightfs-bench --out benches $(BENCH_OPTIONS)
+
+# Up to 200,000 files, and as much in RAM as the machine has.
+bench-long: bench-programs
+	target/release/weightfs-bench --long --out target/bench-long $(BENCH_OPTIONS)
+
+# What single decisions cost: headers, plans, the policy, a hit.
+bench-micro: tools
+	$(CARGO) bench -p weightfs-benches
+
+bench-programs: tools venv $(BENCH_TOOLS)/passthrough_ll
+	@WANTED="fio" .ci/tools
 	$(CARGO) build --release -p weightfs-cli -p weightfs-benches
-	target/release/weightfs-bench
+
+# A file system that only passes on, to be set against: an example of libfuse, which Debian ships as a source.
+# Without it that column of the report says that it was not measured.
+$(BENCH_TOOLS)/passthrough_ll: | tools
+	@mkdir -p $(BENCH_TOOLS)
+	@benches/passthrough $@ || echo "*** NOT MEASURED: passthrough_ll of libfuse cannot be built (libfuse3-dev) ***" >&2
+
+bench-engines: $(VENV)-bench/.made
+
+$(VENV)-bench/.made: benches/requirements.txt | tools
+	$(PYTHON) -m venv $(VENV)-bench
+	$(if $(TORCH_INDEX),$(VENV)-bench/bin/pip install --quiet --disable-pip-version-check --index-url $(TORCH_INDEX) torch==2.9.1)
+	$(VENV)-bench/bin/pip install --quiet --disable-pip-version-check -r benches/requirements.txt
+	touch $@
 
 # Clients for the tests and the demo. Made again when what they need has changed.
 venv: $(VENV)/.made
@@ -143,4 +172,4 @@ tools:
 
 clean:
 	$(CARGO) clean
-	rm -rf $(VENV) $(VENV)-torch tests/dashboard/node_modules
+	rm -rf $(VENV) $(VENV)-torch $(VENV)-bench tests/dashboard/node_modules

@@ -1,9 +1,22 @@
 //! The machine that a result belongs to.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
+use memmap2::MmapMut;
+use rustix::fs::OFlags;
 use serde::Serialize;
+
+use crate::error::{Doing, Result};
+use crate::measure::Spread;
+
+/// Bytes of one direct read.
+const DIRECT_READ: usize = 4 << 20;
+
+/// The fastest read of a disk against its slowest.
+const NOISY: f64 = 1.3;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
@@ -14,6 +27,46 @@ pub struct Machine {
     pub storage: Storage,
     /// Pages in one FUSE request at most.
     pub fuse_pages_limit: Option<String>,
+}
+
+/// Direct reads of a file, several times.
+#[derive(Clone, Debug, Serialize)]
+pub struct Probe {
+    pub gigabytes_per_second: Spread,
+}
+
+impl Probe {
+    /// Reads the file at `path` from the disk so many times.
+    pub fn of(path: &Path, times: usize) -> Result<Self> {
+        let speeds = (0..times).map(|_| direct_read(path)).collect::<Result<Vec<_>>>()?;
+        Ok(Self { gigabytes_per_second: Spread::of(&speeds) })
+    }
+
+    /// Whether what a disk gives differs by so much that loops over it cannot be told apart.
+    pub fn is_noisy(&self) -> bool {
+        let Spread { min, max, .. } = self.gigabytes_per_second;
+        max > NOISY * min
+    }
+}
+
+/// In GB a second.
+fn direct_read(path: &Path) -> Result<f64> {
+    let what = || format!("read {} directly", path.display());
+    let file = File::options().read(true).custom_flags(OFlags::DIRECT.bits() as i32).open(path).doing(what)?;
+    let mut memory = MmapMut::map_anon(DIRECT_READ).doing(what)?;
+    memory.fill(1);
+    let (start, mut offset) = (Instant::now(), 0);
+    loop {
+        match file.read_at(&mut memory, offset).doing(what)? as u64 {
+            0 => break,
+            length => offset += length,
+        }
+        // The end of a file that is not a whole number of blocks.
+        if offset % DIRECT_READ as u64 != 0 {
+            break;
+        }
+    }
+    Ok(offset as f64 / 1e9 / start.elapsed().as_secs_f64())
 }
 
 /// What the data lies on.

@@ -52,6 +52,23 @@ pub fn interleave<T>(
     (0..pairs).map(|_| Ok((native()?, mount()?))).collect()
 }
 
+/// The same for any number of sides. Gives the samples of each.
+pub fn take_turns<T>(pairs: usize, sides: &mut [Side<'_, T>]) -> Result<Vec<Vec<T>>> {
+    for side in sides.iter_mut() {
+        side()?;
+    }
+    let mut samples: Vec<Vec<T>> = sides.iter().map(|_| Vec::new()).collect();
+    for _ in 0..pairs {
+        for (side, samples) in sides.iter_mut().zip(&mut samples) {
+            samples.push(side()?);
+        }
+    }
+    Ok(samples)
+}
+
+/// Takes a sample of one side.
+pub type Side<'a, T> = Box<dyn FnMut() -> Result<T> + 'a>;
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -68,6 +85,18 @@ mod tests {
         let values: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!((percentile(&values, 0.5), percentile(&values, 0.99)), (50.0, 99.0));
         assert_eq!((percentile(&[7.0], 0.0), percentile(&[7.0], 1.0)), (7.0, 7.0));
+    }
+
+    #[test]
+    fn any_number_of_sides_take_turns() {
+        let order = RefCell::new(0);
+        let side = || -> Side<'_, i32> {
+            Box::new(|| {
+                *order.borrow_mut() += 1;
+                Ok(*order.borrow())
+            })
+        };
+        assert_eq!(take_turns(2, &mut [side(), side(), side()]).unwrap(), [[4, 7], [5, 8], [6, 9]]);
     }
 
     #[test]

@@ -59,6 +59,13 @@ pub fn page_cache() -> Result<PageCache> {
     Ok(PageCache { cached: table.bytes("Cached")?, shared: table.bytes("Shmem")? })
 }
 
+/// All that programs and files take of the machine's memory, in bytes: the page cache, in which every arena is counted,
+/// memory of programs, and the tables by which they see both.
+pub fn used_memory() -> Result<u64> {
+    let table = Table::read("/proc/meminfo")?;
+    ["Cached", "AnonPages", "PageTables"].iter().map(|name| table.bytes(name)).sum()
+}
+
 /// Waits for a process to be gone. Says whether it is.
 pub fn wait_for_end(pid: u32, most: Duration) -> bool {
     let start = Instant::now();

@@ -17,6 +17,9 @@ const STATE: &str = "/var/lib/weightfs";
 /// How long a daemon may take to give back its memory.
 const END: Duration = Duration::from_secs(20);
 
+/// How long a worker may take to be replaced.
+const REPLACEMENT: Duration = Duration::from_secs(20);
+
 /// How long bytes that were read may take to be counted as resident.
 const SETTLE: Duration = Duration::from_secs(10);
 
@@ -50,6 +53,19 @@ pub struct Work {
 }
 
 impl Work {
+    /// What a daemon says that it did, for so much CPU.
+    pub fn of(status: &Status, cpu_seconds: f64) -> Self {
+        let io = &status.io;
+        Self {
+            cpu_seconds,
+            source_read_bytes: io.source_read_bytes,
+            served_from_ram_bytes: io.served_from_ram_bytes,
+            served_from_source_bytes: io.served_from_source_bytes,
+            passthrough_opens: io.passthrough_opens,
+            stream_opens: io.stream_opens,
+        }
+    }
+
     pub fn since(self, before: Self) -> Self {
         Self {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,
@@ -111,9 +127,7 @@ impl Weightfs {
     }
 
     fn is_mounted(&self) -> bool {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let point = self.mountpoint.to_string_lossy().replace('\\', "\\134").replace(' ', "\\040");
-        table.lines().any(|line| line.split(' ').nth(4) == Some(point.as_str()))
+        mounts_below(&self.mountpoint).contains(&self.mountpoint)
     }
 
     fn run(&self, words: &[&str]) -> Result<Output> {
@@ -126,6 +140,22 @@ impl Weightfs {
     }
 }
 
+/// Detaches whatever is mounted in a folder: what scenarios mounted that did not come to their end.
+pub fn detach_below(folder: &Path) {
+    for mountpoint in mounts_below(folder).iter().rev() {
+        if let Err(error) = nix::mount::umount2(mountpoint, nix::mount::MntFlags::MNT_DETACH) {
+            eprintln!("{} is still mounted: {error}", mountpoint.display());
+        }
+    }
+}
+
+fn mounts_below(folder: &Path) -> Vec<PathBuf> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    let points = table.lines().filter_map(|line| line.split(' ').nth(4));
+    let points = points.map(|point| PathBuf::from(point.replace("\\040", " ").replace("\\134", "\\")));
+    points.filter(|point| point.starts_with(folder)).collect()
+}
+
 impl Mounted<'_> {
     pub fn status(&self) -> Result<Status> {
         let output = self.program.run(&["status", text(&self.program.mountpoint)?, "--json"])?;
@@ -133,15 +163,7 @@ impl Mounted<'_> {
     }
 
     pub fn work(&self) -> Result<Work> {
-        let io = self.status()?.io;
-        Ok(Work {
-            cpu_seconds: process::cpu_seconds(self.pid)?,
-            source_read_bytes: io.source_read_bytes,
-            served_from_ram_bytes: io.served_from_ram_bytes,
-            served_from_source_bytes: io.served_from_source_bytes,
-            passthrough_opens: io.passthrough_opens,
-            stream_opens: io.stream_opens,
-        })
+        Ok(Work::of(&self.status()?, process::cpu_seconds(self.pid)?))
     }
 
     pub fn memory(&self) -> Result<process::Memory> {
@@ -162,6 +184,34 @@ impl Mounted<'_> {
                 )));
             }
             std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Reads files into RAM, and returns when they are there.
+    pub fn prefetch(&self, paths: &[PathBuf]) -> Result<()> {
+        let mut words = vec!["prefetch", "--wait"];
+        words.extend(paths.iter().map(|path| text(path)).collect::<Result<Vec<_>>>()?);
+        self.program.run(&words).map(drop)
+    }
+
+    /// Kills the process that serves, and waits until another does. Gives the time that took.
+    pub fn kill_worker(&mut self) -> Result<Duration> {
+        let before = self.pid;
+        let start = Instant::now();
+        let pid = nix::unistd::Pid::from_raw(before as i32);
+        nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).doing(|| format!("kill the worker {before}"))?;
+        loop {
+            // Until there is another nobody answers.
+            if let Ok(status) = self.status()
+                && status.worker.pid != before
+            {
+                self.pid = status.worker.pid;
+                return Ok(start.elapsed());
+            }
+            if start.elapsed() > REPLACEMENT {
+                return Err(BenchError::Unfit(format!("the killed worker {before} was not replaced")));
+            }
+            std::thread::sleep(Duration::from_millis(2));
         }
     }
 

@@ -112,6 +112,16 @@ impl PrivateMapping {
         // SAFETY: each word lies in the mapping, which begins at a page. Volatile: the bytes may change at any time.
         (0..self.map.len() / 8).fold(0, |sum, index| sum.wrapping_add(unsafe { words.add(index).read_volatile() }))
     }
+
+    /// Reads the byte at `offset`.
+    ///
+    /// # Panics
+    /// Where it does not lie in the mapping.
+    pub fn touch_at(&self, offset: usize) -> u8 {
+        assert!(offset < self.map.len(), "{offset} is outside a mapping of {}", self.map.len());
+        // SAFETY: the byte lies in the mapping. Volatile: it may change at any time.
+        unsafe { self.map.as_ptr().add(offset).read_volatile() }
+    }
 }
 
 #[cfg(test)]
@@ -138,7 +148,8 @@ mod tests {
         file.set_len(8192).unwrap();
         file.write_all_at(&7u64.to_le_bytes(), 0).unwrap();
         file.write_all_at(&5u64.to_le_bytes(), 8184).unwrap();
-        assert_eq!(PrivateMapping::of(&file).unwrap().touch_in_order(), 12);
+        let mapping = PrivateMapping::of(&file).unwrap();
+        assert_eq!((mapping.touch_in_order(), mapping.touch_at(0), mapping.touch_at(8184)), (12, 7, 5));
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The library that is measured: made once into a directory, and found there again.
 
+mod gguf;
 mod model;
+pub mod sparse;
 
 use std::fs;
 use std::ops::Range;
@@ -14,12 +16,12 @@ pub use model::execution_order;
 use crate::error::{Doing, Result};
 
 /// Longer than a file must have been left alone for to be kept in RAM.
-const SETTLE: Duration = Duration::from_secs(3);
+pub const SETTLE: Duration = Duration::from_secs(3);
 
 const MANIFEST: &str = "made.json";
 
 /// Moves with what is written below, so that a library of another version is not taken for this one.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 
 /// Files in one folder of the small ones.
 const FOLDER: usize = 100;
@@ -31,6 +33,8 @@ pub struct Sizes {
     pub medium: u64,
     /// Of each of three that are read in turn.
     pub turn: u64,
+    /// Of those that every reader loads in every way.
+    pub table: u64,
     pub first_byte_files: usize,
     pub first_byte_size: u64,
     pub small_files: usize,
@@ -38,9 +42,10 @@ pub struct Sizes {
 
 impl Sizes {
     pub const FULL: Self = Self {
-        large: 2 << 30,
-        medium: 1 << 30,
-        turn: 512 << 20,
+        large: 1 << 30,
+        medium: 768 << 20,
+        turn: 256 << 20,
+        table: 256 << 20,
         first_byte_files: 64,
         first_byte_size: 4 << 20,
         small_files: 20_000,
@@ -49,6 +54,7 @@ impl Sizes {
         large: 192 << 20,
         medium: 96 << 20,
         turn: 96 << 20,
+        table: 64 << 20,
         first_byte_files: 16,
         first_byte_size: 4 << 20,
         small_files: 1_000,
@@ -77,6 +83,15 @@ impl Model {
             Model::Medium => "models/medium.safetensors",
         }
     }
+}
+
+/// How a model is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    Safetensors,
+    Gguf,
+    /// Written by torch itself, where there is one.
+    Torch,
 }
 
 #[derive(Debug)]
@@ -114,6 +129,8 @@ impl Library {
         {
             model::write(&folder_for(&self.folder.join(name))?, size, seed)?;
         }
+        model::write(&folder_for(&self.table(&self.folder, Format::Safetensors))?, self.sizes.table, 2_000_000)?;
+        gguf::write(&folder_for(&self.table(&self.folder, Format::Gguf))?, self.sizes.table, 2_000_001)?;
         for (seed, path) in (1_000_000..).zip(self.turns(&self.folder)) {
             model::write(&folder_for(&path)?, self.sizes.turn, seed)?;
         }
@@ -131,6 +148,15 @@ impl Library {
     /// A model, by its path in the library or in a mount of it.
     pub fn model(&self, root: &Path, model: Model) -> PathBuf {
         root.join(model.name())
+    }
+
+    /// A model of the size that every reader loads.
+    pub fn table(&self, root: &Path, format: Format) -> PathBuf {
+        root.join("table").join(match format {
+            Format::Safetensors => "model.safetensors",
+            Format::Gguf => "model.gguf",
+            Format::Torch => "model.pt",
+        })
     }
 
     /// Models of one size, to be read in turn.
@@ -177,6 +203,7 @@ mod tests {
             large: 8 << 20,
             medium: 4 << 20,
             turn: 2 << 20,
+            table: 2 << 20,
             first_byte_files: 2,
             first_byte_size: 2 << 20,
             small_files: 101,

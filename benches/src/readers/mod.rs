@@ -1,25 +1,32 @@
 //! How programs read model files.
 
+pub mod helper;
 mod map;
 mod pread;
 mod python;
 pub mod turns;
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+pub use map::Held;
 pub use pread::Pool;
-pub use python::Python;
+pub use python::{Loader, Python};
 
-use crate::error::{Doing, Result};
+use crate::data::execution_order;
+use crate::error::{BenchError, Doing, Result};
+
+/// Virtual environments with the packages of most loaders, and with those that bring torch.
+pub const ENVIRONMENTS: [&str; 2] = [".venv", ".venv-bench"];
 
 /// A way to load a whole model.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reader {
     /// Eight threads that read pieces of up to 2 MiB at the tensors' own offsets, through one descriptor, in the order
@@ -29,15 +36,16 @@ pub enum Reader {
     PreadAndDrop,
     /// A private mapping of the whole file that one thread touches in order: safetensors, and torch behind it.
     PrivateMap,
-    /// The safetensors package for Python with numpy.
-    Safetensors,
+    /// A loader of a Python package.
+    Python(Loader),
 }
 
 /// The readers, with what they keep between loads.
 pub struct Readers {
-    pool: Pool,
-    /// Why there is none, where there is none.
-    pub python: std::result::Result<Python, String>,
+    /// Made when it is needed: a process that only holds a model takes no buffers for it.
+    pool: Option<Pool>,
+    pythons: Vec<Python>,
+    layouts: HashMap<PathBuf, Vec<Range<u64>>>,
 }
 
 /// A load that was timed.
@@ -49,21 +57,73 @@ pub struct Loaded {
 }
 
 impl Readers {
-    pub fn new(python: std::result::Result<Python, String>) -> Self {
-        Self { pool: Pool::new(), python }
+    /// `pythons` are asked in this order who has a loader.
+    pub fn new(pythons: Vec<Python>) -> Self {
+        Self { pool: None, pythons, layouts: HashMap::new() }
+    }
+
+    /// With the environments above `program`.
+    pub fn beside(program: &Path) -> Self {
+        Self::new(ENVIRONMENTS.iter().map(|name| Python::in_environment(name, program)).collect())
+    }
+
+    pub fn interpreters(&self) -> Vec<PathBuf> {
+        self.pythons.iter().map(|python| python.interpreter().to_owned()).collect()
+    }
+
+    /// Why a reader cannot be used here, or with which packages it is.
+    pub fn has(&mut self, reader: Reader) -> std::result::Result<String, String> {
+        let Reader::Python(loader) = reader else { return Ok(String::new()) };
+        let mut reasons = Vec::new();
+        for python in &mut self.pythons {
+            match python.has(loader) {
+                Ok(words) => return Ok(words),
+                Err(reason) => reasons.push(reason),
+            }
+        }
+        Err(reasons.join("; "))
     }
 
     /// Loads the model at `path`, whose tensors lie at `tensors`.
     pub fn load(&mut self, reader: Reader, path: &Path, tensors: &[Range<u64>]) -> Result<Loaded> {
+        let pool = match reader {
+            Reader::Pread | Reader::PreadAndDrop => Some(self.pool.get_or_insert_default()),
+            Reader::PrivateMap | Reader::Python(_) => None,
+        };
         let start = Instant::now();
-        let bytes = match reader {
-            Reader::Pread => self.pool.load(path, tensors, false)?,
-            Reader::PreadAndDrop => self.pool.load(path, tensors, true)?,
-            Reader::PrivateMap => map::load(path)?,
+        let bytes = match (reader, pool) {
+            (Reader::Pread | Reader::PreadAndDrop, Some(pool)) => {
+                pool.load(path, tensors, reader == Reader::PreadAndDrop)?
+            }
             // It times itself, without the way to its process and back.
-            Reader::Safetensors => return python::load(&mut self.python, path),
+            (Reader::Python(loader), _) => return self.python(loader)?.load(loader, path),
+            _ => map::load(path)?,
         };
         Ok(Loaded { time: start.elapsed(), bytes })
+    }
+
+    /// The same, with the tensors as they lie in `layout`, a file with the same content. It is read the first time only.
+    pub fn load_as(&mut self, reader: Reader, path: &Path, layout: &Path) -> Result<Loaded> {
+        let tensors = match (reader, self.layouts.get(layout)) {
+            (Reader::PrivateMap | Reader::Python(_), _) => Vec::new(),
+            (_, Some(known)) => known.clone(),
+            (_, None) => {
+                let tensors = execution_order(layout)?;
+                self.layouts.insert(layout.to_owned(), tensors.clone());
+                tensors
+            }
+        };
+        self.load(reader, path, &tensors)
+    }
+
+    fn python(&mut self, loader: Loader) -> Result<&mut Python> {
+        let mut reasons = Vec::new();
+        let place =
+            self.pythons.iter_mut().position(|python| python.has(loader).map_err(|why| reasons.push(why)).is_ok());
+        match place {
+            Some(place) => Ok(&mut self.pythons[place]),
+            None => Err(BenchError::Unfit(reasons.join("; "))),
+        }
     }
 }
 
@@ -118,10 +178,10 @@ mod tests {
         std::fs::write(&path, vec![1; 5 << 20]).unwrap();
         // The header is what lies before the first tensor.
         let tensors = [3 << 20..5 << 20, 100..3 << 20];
-        let mut readers = Readers::new(Err("not wanted".to_owned()));
+        let mut readers = Readers::new(Vec::new());
         for reader in [Reader::Pread, Reader::PreadAndDrop, Reader::PrivateMap] {
             assert_eq!(readers.load(reader, &path, &tensors).unwrap().bytes, 5 << 20, "{reader:?}");
         }
-        assert!(readers.load(Reader::Safetensors, &path, &tensors).is_err());
+        assert!(readers.load(Reader::Python(Loader::Hash), &path, &tensors).is_err());
     }
 }

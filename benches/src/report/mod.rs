@@ -1,15 +1,20 @@
-//! What comes out of a run: one value that is saved as JSON and rendered as Markdown.
+//! What comes out of a run: one value that is saved as JSON and rendered as Markdown with plots.
 
+mod grid;
+mod growth;
 mod markdown;
+mod outcome;
+mod svg;
 
 use serde::Serialize;
 
-pub use markdown::render;
+pub use grid::{Cell, Grid, GridRow};
+pub use growth::{Growth, Line};
+pub use markdown::{PLOTS, Rendered, render};
+pub use outcome::{Bar, Comparison, Failed, Figure, Outcome, Relation, Sample, Sides, Skipped, Unit};
 
 use crate::data::Sizes;
-use crate::machine::Machine;
-use crate::measure::Spread;
-use crate::weightfs::Work;
+use crate::machine::{Machine, Probe};
 
 #[derive(Debug, Serialize)]
 pub struct Results {
@@ -18,215 +23,31 @@ pub struct Results {
     pub started: u64,
     pub seconds: f64,
     pub machine: Machine,
+    /// What the disk gives, and whether it always gives the same.
+    pub disk: Option<Probe>,
+    /// Bytes a second that both sides of the loops were held to.
+    pub throttle: Option<u64>,
     /// The load average of the minute before the run and of its last minute.
     pub load_before: Option<f64>,
     pub load_after: Option<f64>,
+    /// Small files and few pairs, which say nothing of speed.
+    pub is_quick: bool,
     pub pairs: usize,
     pub sizes: Sizes,
     /// Options of every mount.
     pub options: Vec<String>,
     /// What the daemon says it lacks on this machine.
     pub daemon_notes: Vec<String>,
-    pub python: Option<String>,
+    /// The packages whose loaders took part, or why there are none.
+    pub python: Vec<String>,
+    pub scenarios: Vec<Ran>,
     pub outcomes: Vec<Outcome>,
 }
 
+/// A scenario that was run.
 #[derive(Debug, Serialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Outcome {
-    Compared(Comparison),
-    Figure(Figure),
-    Skipped(Skipped),
-}
-
-/// A native side and a mount side, in pairs.
-#[derive(Debug, Serialize)]
-pub struct Comparison {
-    pub id: String,
-    pub title: String,
-    pub unit: Unit,
-    pub native: Spread,
-    pub mount: Spread,
-    /// Of each pair, mount to native.
-    pub relation: Relation,
-    pub relative: Spread,
-    pub bar: Option<Bar>,
-    pub holds: Option<bool>,
-    /// One of each pair.
-    pub native_samples: Vec<f64>,
-    pub mount_samples: Vec<f64>,
-    /// What the daemon did for each sample of the mount.
-    pub work: Vec<Work>,
-    pub notes: Vec<String>,
-}
-
-/// One value that has no native counterpart.
-#[derive(Debug, Serialize)]
-pub struct Figure {
-    pub id: String,
-    pub title: String,
-    pub unit: Unit,
-    pub value: f64,
-    pub bar: Option<Bar>,
-    pub holds: Option<bool>,
-}
-
-#[derive(Debug, Serialize)]
-pub struct Skipped {
+pub struct Ran {
     pub id: &'static str,
     pub title: &'static str,
-    pub reason: String,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub enum Unit {
-    #[serde(rename = "GB/s")]
-    GigabytesPerSecond,
-    #[serde(rename = "ms")]
-    Milliseconds,
-    #[serde(rename = "MiB")]
-    Mebibytes,
-    #[serde(rename = "s")]
-    Seconds,
-    #[serde(rename = "times")]
-    Times,
-    #[serde(rename = "CPU s/GB")]
-    CpuSecondsPerGigabyte,
-}
-
-impl Unit {
-    pub fn name(self) -> &'static str {
-        match self {
-            Unit::GigabytesPerSecond => "GB/s",
-            Unit::Milliseconds => "ms",
-            Unit::Mebibytes => "MiB",
-            Unit::Seconds => "s",
-            Unit::Times => "times",
-            Unit::CpuSecondsPerGigabyte => "CPU s/GB",
-        }
-    }
-}
-
-/// How the mount is set against the native side.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Relation {
-    /// Mount divided by native.
-    Ratio,
-    /// Mount less native, in the unit of both.
-    Difference,
-}
-
-/// What a result is held to.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Bar {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
-impl Bar {
-    pub fn holds(self, value: f64) -> bool {
-        match self {
-            Bar::AtLeast(bar) => value >= bar,
-            Bar::AtMost(bar) => value <= bar,
-        }
-    }
-}
-
-/// One sample of a side, and for the mount what the daemon did meanwhile.
-#[derive(Clone, Debug)]
-pub struct Sample {
-    pub value: f64,
-    pub work: Option<Work>,
-    /// What was not as the scenario wants it.
-    pub oddity: Option<String>,
-}
-
-impl Sample {
-    pub fn of(value: f64) -> Self {
-        Self { value, work: None, oddity: None }
-    }
-}
-
-impl Comparison {
-    pub fn of(
-        id: impl Into<String>,
-        title: impl Into<String>,
-        unit: Unit,
-        (relation, bar): (Relation, Option<Bar>),
-        pairs: &[(Sample, Sample)],
-    ) -> Self {
-        let native_samples: Vec<f64> = pairs.iter().map(|(native, _)| native.value).collect();
-        let mount_samples: Vec<f64> = pairs.iter().map(|(_, mount)| mount.value).collect();
-        let relate = |(native, mount): (&f64, &f64)| match relation {
-            Relation::Ratio => mount / native,
-            Relation::Difference => mount - native,
-        };
-        let relative = Spread::of(&native_samples.iter().zip(&mount_samples).map(relate).collect::<Vec<_>>());
-        Self {
-            id: id.into(),
-            title: title.into(),
-            unit,
-            native: Spread::of(&native_samples),
-            mount: Spread::of(&mount_samples),
-            relation,
-            relative,
-            bar,
-            holds: bar.map(|bar| bar.holds(relative.median)),
-            native_samples,
-            mount_samples,
-            work: pairs.iter().filter_map(|(_, mount)| mount.work).collect(),
-            notes: oddities(pairs),
-        }
-    }
-}
-
-impl Figure {
-    pub fn of(id: impl Into<String>, title: impl Into<String>, unit: Unit, value: f64, bar: Option<Bar>) -> Self {
-        Self { id: id.into(), title: title.into(), unit, value, bar, holds: bar.map(|bar| bar.holds(value)) }
-    }
-}
-
-/// Each oddity once, with how many samples had it.
-fn oddities(pairs: &[(Sample, Sample)]) -> Vec<String> {
-    let mut counted: Vec<(&str, usize)> = Vec::new();
-    for oddity in pairs.iter().flat_map(|(native, mount)| [native, mount]).filter_map(|sample| sample.oddity.as_deref())
-    {
-        match counted.iter_mut().find(|(known, _)| *known == oddity) {
-            Some((_, count)) => *count += 1,
-            None => counted.push((oddity, 1)),
-        }
-    }
-    counted.into_iter().map(|(oddity, count)| format!("{count} of {} pairs: {oddity}", pairs.len())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn pairs(values: &[(f64, f64)]) -> Vec<(Sample, Sample)> {
-        values.iter().map(|(native, mount)| (Sample::of(*native), Sample::of(*mount))).collect()
-    }
-
-    #[test]
-    fn pairs_are_related_before_their_median_is_taken() {
-        let pairs = pairs(&[(1.0, 2.0), (10.0, 5.0), (4.0, 4.0)]);
-        let bar = Some(Bar::AtLeast(1.0));
-        let ratio = Comparison::of("i", "t", Unit::GigabytesPerSecond, (Relation::Ratio, bar), &pairs);
-        assert_eq!(ratio.relative, Spread { median: 1.0, min: 0.5, max: 2.0 });
-        assert_eq!(ratio.holds, Some(true));
-        let bar = Some(Bar::AtMost(-0.5));
-        let difference = Comparison::of("i", "t", Unit::Milliseconds, (Relation::Difference, bar), &pairs);
-        assert_eq!((difference.relative.median, difference.holds), (0.0, Some(false)));
-    }
-
-    #[test]
-    fn what_was_odd_is_said_once() {
-        let mut pairs = pairs(&[(1.0, 1.0), (1.0, 1.0), (1.0, 1.0)]);
-        pairs[0].0.oddity = Some("cold".to_owned());
-        pairs[2].0.oddity = Some("cold".to_owned());
-        pairs[2].1.oddity = Some("streamed".to_owned());
-        assert_eq!(oddities(&pairs), ["2 of 3 pairs: cold", "1 of 3 pairs: streamed"]);
-    }
+    pub seconds: f64,
 }

@@ -1,5 +1,7 @@
 //! What the daemon costs besides the arena: memory, CPU, and a second copy that should not be.
 
+use std::rc::Rc;
+
 use super::{Bench, Scenario, walk};
 use crate::caches;
 use crate::data::Model;
@@ -14,6 +16,9 @@ const MIB: f64 = 1_048_576.0;
 
 /// Loads while the kernel reads the arena, so that the ticks in which CPU is counted are small beside the bytes.
 const LOADS: u64 = 5;
+
+/// CPU seconds for a GB that the daemon hands out.
+const STREAMING: f64 = 0.3;
 
 /// What the machine's page cache may grow by in a load that copies nothing, in MiB: others use it too.
 const NO_COPY: f64 = 32.0;
@@ -34,7 +39,30 @@ pub fn run(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
     bench.verify(Model::Medium)?;
     figures.memory("served", "daemon memory besides the arena, after serving two models", &mounted)?;
     mounted.unmount()?;
+    out_of_the_arena(bench, &mut figures)?;
     Ok(figures.outcomes)
+}
+
+/// Loads that the daemon answers out of the arena.
+fn out_of_the_arena(bench: &mut Bench, figures: &mut Figures) -> Result<()> {
+    let weightfs = bench.weightfs.clone();
+    let tensors = bench.library.tensors(Model::Large)?;
+    let path = bench.through_mount(Model::Large);
+    let watch = Rc::clone(&bench.watch);
+    let mounted = weightfs.mount(&["--no-passthrough"])?;
+    mounted.prefetch(std::slice::from_ref(&path))?;
+    for (id, title, reader) in [
+        ("cpu-streamed", "daemon CPU of loads that it streams out of the arena, pread", Reader::Pread),
+        ("cpu-streamed-map", "daemon CPU of loads that it streams out of the arena, private map", Reader::PrivateMap),
+    ] {
+        let (before, mut bytes) = (mounted.work()?, 0);
+        for _ in 0..LOADS {
+            bytes += watch.over(|| bench.readers.load(reader, &path, &tensors))?.bytes;
+        }
+        let per_gigabyte = mounted.work()?.since(before).cpu_seconds / (bytes as f64 / 1e9);
+        figures.add(id, title, Unit::CpuSecondsPerGigabyte, per_gigabyte, Some(Bar::AtMost(STREAMING)));
+    }
+    mounted.unmount()
 }
 
 /// A cold load, read from the source and handed out.
@@ -47,7 +75,7 @@ fn streaming(bench: &mut Bench, mounted: &Mounted<'_>, figures: &mut Figures) ->
     let work = mounted.work()?.since(before);
     let per_gigabyte = work.cpu_seconds / (loaded.bytes as f64 / 1e9);
     let title = "daemon CPU of a cold load that it streams";
-    figures.add("cpu-cold", title, Unit::CpuSecondsPerGigabyte, per_gigabyte, None);
+    figures.add("cpu-cold", title, Unit::CpuSecondsPerGigabyte, per_gigabyte, Some(Bar::AtMost(STREAMING)));
     mounted.wait_resident(bench.size(Model::Large)?)
 }
 

@@ -56,7 +56,7 @@ impl FirstByte {
                 }
                 weightfs.forget_history()?;
                 mounted = Some(weightfs.mount(&[])?);
-                round.borrow_mut()(&through_mount)
+                bench.watch.over(|| round.borrow_mut()(&through_mount))
             },
         )?;
         if let Some(mounted) = mounted {

@@ -1,16 +1,19 @@
 //! Loading one model: from the plain folder, and through the mount.
 
+use std::cell::RefCell;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
-use super::{Bench, Scenario};
+use super::{Bench, Scenario, fio};
 use crate::caches;
 use crate::data::Model;
 use crate::error::Result;
 use crate::measure::interleave;
 use crate::memory;
+use crate::profile::Watch;
 use crate::readers::{Loaded, Reader, Readers};
-use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Unit};
+use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Sides, Unit};
 use crate::weightfs::{Mounted, Weightfs, Work};
 
 /// What the daemon has to answer for a load that it should not notice.
@@ -31,6 +34,8 @@ pub enum Native {
     Empty,
     /// As the load before has left it.
     AsLeft,
+    /// No page cache, and no loader: what `fio` gets from the device by io_uring.
+    Device,
 }
 
 /// The daemon before each sample of the mount.
@@ -75,6 +80,7 @@ struct Run<'a> {
     native: PathBuf,
     through_mount: PathBuf,
     size: u64,
+    watch: Rc<Watch>,
 }
 
 impl Load {
@@ -87,23 +93,27 @@ impl Load {
             native: bench.native(self.model),
             through_mount: bench.through_mount(self.model),
             size: bench.size(self.model)?,
+            watch: Rc::clone(&bench.watch),
         };
         let mut mounted = run.prepare_mount(&mut bench.readers)?;
         run.prepare_native(&mut bench.readers)?;
         let pairs = {
-            let readers = std::cell::RefCell::new(&mut bench.readers);
+            let readers = RefCell::new(&mut bench.readers);
             interleave(
                 bench.pairs,
                 || run.native_sample(&mut readers.borrow_mut()),
                 || run.mount_sample(&mut readers.borrow_mut(), &mut mounted),
             )?
         };
+        let judged = (Relation::Ratio, self.bar);
+        let mut comparison = Comparison::of(scenario.id, scenario.title, Unit::GigabytesPerSecond, judged, &pairs);
+        if self.native == Native::Device {
+            comparison = comparison.between(Sides::of("fio", "weightfs"));
+        }
         if let Some(mounted) = mounted {
             bench.verify(self.model)?;
             mounted.unmount()?;
         }
-        let judged = (Relation::Ratio, self.bar);
-        let mut comparison = Comparison::of(scenario.id, scenario.title, Unit::GigabytesPerSecond, judged, &pairs);
         if self.served.is_new() {
             let in_passthrough = comparison.work.iter().filter(|work| work.passthrough_opens > 0).count();
             comparison.notes.push(format!("{in_passthrough} of {} cold loads ended in passthrough", pairs.len()));
@@ -146,10 +156,13 @@ impl<'a> Run<'a> {
     }
 
     fn native_sample(&self, readers: &mut Readers) -> Result<Sample> {
-        if self.load.native == Native::Empty {
+        if self.load.native != Native::AsLeft {
             caches::drop_all()?;
         }
         self.prepare_memory()?;
+        if self.load.native == Native::Device {
+            return Ok(Sample::of(fio::gigabytes_per_second(&self.native)?));
+        }
         let was_cached = caches::holds(&self.native)?;
         let loaded = self.load_once(readers, &self.native)?;
         let oddity = match (self.load.native, self.load.reader, was_cached) {
@@ -177,14 +190,14 @@ impl<'a> Run<'a> {
         let serving = mounted.as_ref().expect("mounted by the preparation or just now");
         self.prepare_memory()?;
         let before = serving.work()?;
-        let loaded = self.load_once(readers, &self.through_mount)?;
+        let loaded = self.watch.over(|| self.load_once(readers, &self.through_mount))?;
         let work = serving.work()?.since(before);
         Ok(Sample { value: speed(loaded), work: Some(work), oddity: served.oddity(work) })
     }
 
     /// Room for what a load allocates, whichever side it is: the page cache or the arena, and a copy on top.
     fn prepare_memory(&self) -> Result<()> {
-        let allocates = self.load.native == Native::Empty || self.load.reader == Reader::Safetensors;
+        let allocates = self.load.native != Native::AsLeft || matches!(self.load.reader, Reader::Python(_));
         if allocates { memory::back(self.size * 9 / 4) } else { Ok(()) }
     }
 

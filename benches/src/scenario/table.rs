@@ -1,46 +1,79 @@
 //! The scenarios and their bars, in the order in which they run.
 
 use super::first_byte::{FirstByte, Place};
+use super::instances::Before;
+use super::scale::Scale;
+use super::table_of_readers::Which;
+use super::turns::Loop;
 use super::walk::{Walk, When};
 use super::{Job, Load, Native, Scenario, Served};
 use crate::data::Model;
-use crate::readers::Reader;
+use crate::readers::{Loader, Reader};
 use crate::report::Bar;
 
-pub fn all() -> Vec<Scenario> {
+/// How far the scenarios go whose length is a choice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Length {
+    Quick,
+    Usual,
+    /// For hours in which nobody waits.
+    Long,
+}
+
+pub fn all(length: Length) -> Vec<Scenario> {
     let load = |id, title, model, reader, (native, served), bar| Scenario {
         id,
         title,
         job: Job::Load(Load { model, reader, native, served, bar }),
     };
+    let of = |id, title, job| Scenario { id, title, job };
     let walk = |id, title, when, bar| Scenario { id, title, job: Job::Walk(Walk { when, bar }) };
     let first_byte = |id, title, place, bar| Scenario { id, title, job: Job::FirstByte(FirstByte { place, bar }) };
+    let turns = |id, title, hundredths, (time, bytes)| of(id, title, Job::Turns(Loop { hundredths, time, bytes }));
+    let scale = |id, title, scale: fn(Length) -> Scale| of(id, title, Job::Scale(scale(length)));
     let at_least = |bar| Some(Bar::AtLeast(bar));
     let at_most = |bar| Some(Bar::AtMost(bar));
     let unknown = (Native::Empty, Served::NewUnknown);
+    let device = (Native::Device, Served::NewUnknown);
     let known = (Native::Empty, Served::NewKnown);
     let streamed = (Native::AsLeft, Served::Streamed);
     let resident = (Native::AsLeft, Served::Resident);
+    let safetensors = Reader::Python(Loader::Safetensors);
     use Model::{Large, Medium};
-    use Reader::{Pread, PreadAndDrop, PrivateMap, Safetensors};
+    use Reader::{Pread, PreadAndDrop, PrivateMap};
     vec![
-        load("cold-pread", "cold, 8 × 2 MiB pread, never seen", Large, Pread, unknown, at_least(1.0)),
+        load("resident-pread", "resident, 8 × 2 MiB pread", Large, Pread, resident, at_least(0.95)),
+        load("resident-map", "resident, private map", Large, PrivateMap, resident, at_least(1.05)),
+        load("resident-safetensors", "resident, safetensors for Python", Large, safetensors, resident, at_least(1.0)),
+        load("reload-and-drop", "reload with DONTNEED behind each read", Large, PreadAndDrop, resident, at_least(8.0)),
+        load("cold-pread", "cold, 8 × 2 MiB pread, never seen", Large, Pread, unknown, at_least(1.2)),
+        load("cold-pread-device", "cold, 8 × 2 MiB pread, against the device", Large, Pread, device, at_least(0.9)),
         load("cold-pread-known", "cold, 8 × 2 MiB pread, known to be loaded", Medium, Pread, known, None),
         load("cold-map", "cold, private map, never seen", Medium, PrivateMap, unknown, None),
         load("cold-map-known", "cold, private map, known to be loaded", Medium, PrivateMap, known, at_least(1.2)),
-        load("streamed-pread", "warm, streamed, 8 × 2 MiB pread", Large, Pread, streamed, at_least(0.35)),
-        load("streamed-map", "warm, streamed, private map", Medium, PrivateMap, streamed, None),
-        load("resident-pread", "resident, 8 × 2 MiB pread", Large, Pread, resident, at_least(0.95)),
-        load("resident-map", "resident, private map", Large, PrivateMap, resident, at_least(1.05)),
-        load("resident-safetensors", "resident, safetensors for Python", Large, Safetensors, resident, at_least(1.0)),
-        load("reload-and-drop", "reload with DONTNEED behind each read", Large, PreadAndDrop, resident, at_least(8.0)),
+        load("streamed-pread", "streamed out of the arena, 8 × 2 MiB pread", Large, Pread, streamed, at_least(0.45)),
+        load("streamed-map", "streamed out of the arena, private map", Medium, PrivateMap, streamed, None),
+        turns("loop-1.25", "loop over 1.25 × the memory", 125, (None, None)),
+        turns("loop-1.5", "loop over 1.5 × the memory", 150, (Some(0.55), Some(1.1))),
+        turns("loop-2", "loop over 2 × the memory", 200, (None, None)),
+        turns("loop-3", "loop over 3 × the memory", 300, (None, None)),
+        of("restart-worker", "resident, after the worker was killed", Job::WorkerKilled),
+        of("restart-client", "loaded again after the program that had it was killed", Job::ClientKilled),
+        of("instances-cold", "two instances at once, cold", Job::Instances(Before::Cold)),
+        of("instances-warm", "two instances at once, in RAM", Job::Instances(Before::Warm)),
+        walk("walk-cold", "walk and stat, first, caches dropped for both", When::FirstCold, at_most(2.0)),
         walk("walk-first", "walk and stat, first on a new mount, caches kept", When::FirstKnown, at_most(3.0)),
-        walk("walk-cold", "walk and stat, first on a new mount, caches dropped for both", When::FirstCold, None),
-        walk("walk-again", "walk and stat, again, 2.5 s apart", When::Again, at_most(1.5)),
+        walk("walk-again", "walk and stat, again, 2.5 s apart", When::Again, at_most(1.2)),
         first_byte("first-byte", "first 64 KiB of a cold file", Place::Header, at_most(2.0)),
         first_byte("first-byte-middle", "64 KiB in the middle of a cold file", Place::Middle, at_most(2.0)),
-        Scenario { id: "loop", title: "three models in turn, in two thirds of the memory", job: Job::Turns },
-        Scenario { id: "cost", title: "what the daemon costs", job: Job::Cost },
+        of("faults", "a page fault in a cold file while another is read", Job::Faults),
+        of("cost", "what the daemon costs", Job::Cost),
+        of("readers", "every reader in every way", Job::Readers(Which::Usual)),
+        of("engines", "loaders with engines of their own", Job::Readers(Which::Engines)),
+        scale("scale-files", "growth with the files", Scale::files),
+        scale("scale-sizes", "growth with the size of a model", Scale::sizes),
+        scale("scale-resident", "growth with what is resident", Scale::resident),
+        scale("scale-readers", "growth with parallel readers", Scale::readers),
     ]
 }
 
@@ -50,7 +83,7 @@ mod tests {
 
     #[test]
     fn every_scenario_has_a_name_of_its_own() {
-        let mut ids: Vec<_> = all().iter().map(|scenario| scenario.id).collect();
+        let mut ids: Vec<_> = all(Length::Usual).iter().map(|scenario| scenario.id).collect();
         let count = ids.len();
         ids.sort_unstable();
         ids.dedup();

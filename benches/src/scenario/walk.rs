@@ -56,7 +56,7 @@ impl Walk {
             }
             let serving = mounted.as_ref().expect("mounted just now or before");
             let before = serving.work()?;
-            let sample = walk(&through_mount, expected)?;
+            let sample = bench.watch.over(|| walk(&through_mount, expected))?;
             Ok(Sample { work: Some(serving.work()?.since(before)), ..sample })
         };
         let pairs = interleave(bench.pairs, native_sample, mount_sample)?;
