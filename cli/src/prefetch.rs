@@ -5,7 +5,7 @@ use std::process;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use nix::sys::signal::{SigSet, Signal};
@@ -23,6 +23,9 @@ use crate::output::{self, json};
 /// How long to wait for news, and so for Ctrl-C to be seen.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
+/// How long a prefetch to a device is watched that nobody waits for: where it is impossible, it fails by then.
+const FAILS_SOON: Duration = Duration::from_secs(3);
+
 const HELP: &str = "\
 It reads as much as the policy keeps: what does not fit, or is worth less than what is there, is left out. Without \
 --wait it goes on in the daemon; 'weightfs top' shows how far it is.
@@ -36,6 +39,10 @@ Examples:
   weightfs prefetch --wait --to cuda:0 base.safetensors
                                                   into the GPU's memory, past RAM; 'weightfs doctor' says whether
                                                   this machine can";
+
+const WITHOUT_DEVICE: &str = "\
+Without --to it is read into RAM, from where loads to the GPU are fast too. 'weightfs doctor' says what this machine \
+lacks.";
 
 #[derive(Args, Clone, Debug)]
 #[command(after_help = format!("{HELP}\n\n{EXIT_CODES_HELP}"))]
@@ -75,6 +82,8 @@ pub fn run(arguments: &PrefetchArgs) -> Result<(), Failure> {
     let mut job = daemon.prefetch(&asked).map_err(|error| find::failure(&error))?;
     if let Some(interrupted) = interrupted {
         job = follow(&daemon, job, &interrupted, !arguments.json)?;
+    } else if arguments.to.is_some() {
+        job = begun(&daemon, job)?;
     }
     if arguments.json {
         output::print(&json::pretty(&job)?)?;
@@ -84,13 +93,26 @@ pub fn run(arguments: &PrefetchArgs) -> Result<(), Failure> {
     match job.state {
         JobState::Running | JobState::Done => Ok(()),
         JobState::Failed => {
-            Err(Failure::failed(job.detail.map_or("the prefetch failed".to_owned(), |why| plain(&why))))
+            let why = job.detail.map_or("the prefetch failed".to_owned(), |why| plain(&why));
+            Err(Failure::failed(match &arguments.to {
+                Some(device) => format!("nothing is read into {device}: {why}\n{WITHOUT_DEVICE}"),
+                None => why,
+            }))
         }
         JobState::Cancelled => Err(Failure {
             exit: Exit::Interrupted,
             message: "the prefetch was stopped; what was read stays".to_owned(),
         }),
     }
+}
+
+/// Until it is seen to go on, or to fail.
+fn begun(daemon: &ControlClient, mut job: Job) -> Result<Job, Failure> {
+    let start = Instant::now();
+    while !job.state.has_ended() && job.bytes_done == 0 && start.elapsed() < FAILS_SOON {
+        job = daemon.job(&job.id, LOOK_AGAIN).map_err(|error| find::failure(&error))?;
+    }
+    Ok(job)
 }
 
 /// Until it has ended, or Ctrl-C ends it.
@@ -141,7 +163,8 @@ fn words(job: &Job, device: Option<&str>) -> String {
         };
         text += &format!(", {} {what}", ByteSize(left));
     }
-    if job.state == JobState::Done && job.bytes_per_second > 0 {
+    // The detail has that of the device alone.
+    if job.state == JobState::Done && job.bytes_per_second > 0 && device.is_none() {
         text += &format!(", at {}", rate(job.bytes_per_second));
     }
     if let Some(detail) = &job.detail {
@@ -164,6 +187,13 @@ mod tests {
             bytes_per_second: 1 << 30,
             detail: None,
         }
+    }
+
+    #[test]
+    fn what_is_on_a_device_has_the_speed_of_its_reads() {
+        let done = Job { detail: Some("GPUDirect Storage, 6.10 GB/s".into()), ..job(JobState::Done, 2 << 30) };
+        let expected = "2.0 GiB on cuda:0, 2 files (GPUDirect Storage, 6.10 GB/s)";
+        assert_eq!(words(&done, Some("cuda:0")), expected);
     }
 
     #[test]

@@ -151,7 +151,7 @@ def test_gds_that_is_impossible_says_why(tmp_path, monkeypatch, models) -> None:
             with pytest.raises(weightfs.BadRequest, match=words):
                 weightfs.connect(mount.path).prefetch_body({"paths": [str(path)], **body})
         job = weightfs.connect(mount.path).prefetch_body({"paths": [str(path)], "to": "cuda:9"})
-        assert job["state"] == "failed" and "101" in job["detail"], json.dumps(job)
+        assert job["state"] == "failed" and "no cuda:9" in job["detail"], json.dumps(job)
 
 
 def test_status_says_what_was_found(tmp_path, monkeypatch, models) -> None:
@@ -165,4 +165,5 @@ def test_status_says_what_was_found(tmp_path, monkeypatch, models) -> None:
         gpu = client.status()["gpu"]
         assert [device["name"] for device in gpu["driver"]["devices"]] == ["Stand-in 0", "Stand-in 1"]
         assert gpu["driver"]["devices"][0]["direct_uploads"] is True
+        assert gpu["driver"]["devices"][0]["registered_bytes"] == 1 << 30
         assert gpu["cufile"]["mode"] == "gds"

@@ -29,6 +29,18 @@ const LIBCUFILE: &str = "libcufile.so.0";
 /// The oldest driver that is used: CUDA 11.1 can register read-only memory.
 const OLDEST_CUDA: i32 = 11010;
 
+/// Whether a driver of this version is used.
+///
+/// # Errors
+/// Why not, and what to do.
+fn new_enough(version: i32) -> Result<(), String> {
+    if version >= OLDEST_CUDA {
+        return Ok(());
+    }
+    let (has, needs) = (shown_version(version), shown_version(OLDEST_CUDA));
+    Err(format!("the NVIDIA driver is for CUDA {has}; update it to one for {needs} or later"))
+}
+
 /// 12080 as 12.8, as CUDA counts its versions.
 fn shown_version(version: i32) -> String {
     format!("{}.{}", version / 1000, version % 1000 / 10)

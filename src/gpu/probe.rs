@@ -14,10 +14,11 @@ use serde::de::DeserializeOwned;
 use super::mode::Mode;
 use super::presence::Presence;
 use super::report::{CuFileReport, DriverReport, GpuDevice, GpuReport};
-use super::{LIBCUDA, LIBCUDA_VARIABLE, LIBCUFILE, LIBCUFILE_VARIABLE, OLDEST_CUDA, shown_version};
+use super::{LIBCUDA, LIBCUDA_VARIABLE, LIBCUFILE, LIBCUFILE_VARIABLE, new_enough, shown_version};
 use crate::sys::cuda::{Context, Cuda, DeviceInfo};
 use crate::sys::cufile::CuFile;
 use crate::sys::library::name_of;
+use crate::units::ByteSize;
 
 /// The words by which the program is asked for one half of the answer.
 pub const DRIVER: &str = "driver";
@@ -25,6 +26,11 @@ pub const CUFILE: &str = "cufile";
 
 /// Starting the driver of a machine with many GPUs and no persistence daemon takes long.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What clients register at once of a resident file, and how many such pieces a device is tried with. All are mappings of
+/// the same pages, so that the trial takes memory for one.
+const PIECE: u64 = 64 << 20;
+const PIECES: usize = 16;
 
 /// The most that a process may answer.
 const LONGEST_ANSWER: u64 = 1 << 20;
@@ -104,16 +110,10 @@ fn look_at_driver(report: &mut DriverReport) -> Result<(), String> {
     let cuda = Cuda::load(name_of(LIBCUDA_VARIABLE, LIBCUDA)).map_err(|error| update(&error))?;
     let version = cuda.version().map_err(|error| update(&error))?;
     report.cuda_version = Some(shown_version(version));
-    if version < OLDEST_CUDA {
-        return Err(format!(
-            "the NVIDIA driver is for CUDA {}; update it to one for {} or later",
-            shown_version(version),
-            shown_version(OLDEST_CUDA)
-        ));
-    }
+    new_enough(version)?;
     cuda.start().map_err(|error| error.to_string())?;
     let devices = cuda.devices().map_err(|error| error.to_string())?;
-    // 2 MiB that may only be read, as the pages of a resident file.
+    // Pages that may only be read, as those of a resident file.
     let file = trial_file().map_err(|error| format!("no memory to try a registration with: {error}"))?;
     report.devices =
         devices.into_iter().enumerate().map(|(index, device)| tried(&cuda, index as u32, device, &file)).collect();
@@ -125,24 +125,30 @@ fn look_at_driver(report: &mut DriverReport) -> Result<(), String> {
 
 fn trial_file() -> io::Result<File> {
     let memory = rustix::fs::memfd_create("weightfs-trial", rustix::fs::MemfdFlags::CLOEXEC)?;
-    rustix::fs::ftruncate(&memory, 2 << 20)?;
+    rustix::fs::ftruncate(&memory, PIECE)?;
     Ok(memory.into())
 }
 
 fn tried(cuda: &std::rc::Rc<Cuda>, index: u32, device: DeviceInfo, file: &File) -> GpuDevice {
-    let reason = match (device.registers, device.registers_read_only) {
-        (false, _) => Some("it cannot register host memory".to_owned()),
-        (_, false) => Some("it cannot register memory that may only be read".to_owned()),
-        _ => Context::of(cuda, index)
-            .and_then(|context| context.try_to_register(file))
-            .err()
-            .map(|error| error.to_string()),
+    let (pieces, reason) = match (device.registers, device.registers_read_only) {
+        (false, _) => (0, Some("it cannot register host memory".to_owned())),
+        (_, false) => (0, Some("it cannot register memory that may only be read".to_owned())),
+        _ => match Context::of(cuda, index).map(|context| context.try_to_register(file, PIECES)) {
+            Ok((pieces, refusal)) => (pieces, refusal.map(|error| error.to_string())),
+            Err(error) => (0, Some(error.to_string())),
+        },
     };
+    let registered_bytes = pieces as u64 * PIECE;
+    let reason = reason.map(|reason| match pieces {
+        0 => reason,
+        _ => format!("it registers no more than {} at once ({reason})", ByteSize(registered_bytes)),
+    });
     GpuDevice {
         name: device.name,
         bus_id: device.bus_id,
         memory_bytes: device.memory_bytes,
-        direct_uploads: reason.is_none(),
+        direct_uploads: pieces > 0,
+        registered_bytes,
         reason,
     }
 }

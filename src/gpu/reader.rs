@@ -10,7 +10,7 @@ use std::rc::Rc;
 use super::mode::Mode;
 use super::plan::{ALIGNMENT, OutOfBounds, Read, Span, reads};
 use super::presence::Presence;
-use super::{LIBCUDA, LIBCUDA_VARIABLE, LIBCUFILE, LIBCUFILE_VARIABLE};
+use super::{LIBCUDA, LIBCUDA_VARIABLE, LIBCUFILE, LIBCUFILE_VARIABLE, new_enough};
 use crate::sys::cuda::{Context, Cuda, CudaError, Memory, Stream};
 use crate::sys::cufile::{Batch, Buffer, CuFile, CuFileError, Handle, Request, read};
 use crate::sys::library::{LibraryError, name_of};
@@ -58,7 +58,12 @@ impl Reader {
     pub fn open(device: u32) -> Result<Self, ReadError> {
         Presence::look().cufile().map_err(ReadError::Absent)?;
         let cuda = Cuda::load(name_of(LIBCUDA_VARIABLE, LIBCUDA))?;
+        new_enough(cuda.version()?).map_err(ReadError::Absent)?;
         cuda.start()?;
+        let count = cuda.count()?;
+        if i64::from(device) >= i64::from(count) {
+            return Err(ReadError::Absent(format!("there is no cuda:{device}; devices here: {count}, from cuda:0 on")));
+        }
         let context = Context::of(&cuda, device)?;
         let cufile = CuFile::open(name_of(LIBCUFILE_VARIABLE, LIBCUFILE))?;
         let properties = cufile.properties()?;

@@ -30,9 +30,12 @@ pub struct GpuDevice {
     /// Its address on the bus, as `lspci -D` has it.
     pub bus_id: String,
     pub memory_bytes: u64,
-    /// Whether it copies from pages of the arena with nothing in between: registering a read-only mapping was tried.
+    /// Whether it copies from pages of the arena with nothing in between: registering read-only mappings was tried.
     pub direct_uploads: bool,
-    /// Why not.
+    /// How much of them was registered at once in that trial, which ends at 1 GiB.
+    #[serde(default)]
+    pub registered_bytes: u64,
+    /// Why not, or not more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
 }

@@ -292,9 +292,9 @@ impl Residency {
     pub(super) fn used(&mut self, id: FileId, extents: &ExtentSet, counted: bool, now: Duration) {
         let Some(file) = self.files.get_mut(&id) else { return };
         self.stamp += 1;
-        let first = file.first_reached(extents, counted, self.traffic, self.stamp);
+        let first = file.first_reached(extents, counted, self.traffic, self.stamp, now);
         let pinned = file.pin.as_ref().map_or(Blocks::NONE, |pin| file.layout.within(pin));
-        let blocks = first.minus(pinned);
+        let blocks = first.blocks.minus(pinned);
         if counted {
             file.last_use = Some(LastUse { stamp: self.stamp, at: now });
         }
@@ -312,7 +312,7 @@ impl Residency {
             self.stale.extend(changed);
         }
         if counted {
-            self.traffic += extents.count();
+            self.traffic += first.extents;
         }
         self.stale.insert(id);
     }

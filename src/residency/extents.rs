@@ -63,6 +63,10 @@ impl ExtentSet {
         self.runs.splice(first..last, [left, right].into_iter().filter(|run| !run.is_empty()));
     }
 
+    pub fn extend(&mut self, other: &ExtentSet) {
+        other.runs.iter().for_each(|run| self.insert(run.clone()));
+    }
+
     /// The extents of `self` that are also in `other`.
     pub fn intersection(&self, other: &ExtentSet) -> ExtentSet {
         let (mut mine, mut theirs) = (self.runs.iter().peekable(), other.runs.iter().peekable());

@@ -20,6 +20,7 @@ mod inventory;
 mod keeper;
 mod memory;
 mod opening;
+mod past;
 mod read;
 mod recorder;
 mod report;

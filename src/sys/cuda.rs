@@ -9,7 +9,7 @@ use std::fs::File;
 use std::rc::Rc;
 
 use libloading::Library;
-use memmap2::MmapOptions;
+use memmap2::{Mmap, MmapOptions};
 
 use super::library::{LibraryError, functions, load};
 
@@ -146,10 +146,14 @@ impl Cuda {
         call!(self, cuInit(0))
     }
 
-    pub fn devices(&self) -> Result<Vec<DeviceInfo>, CudaError> {
+    /// How many devices there are. They are numbered from 0.
+    pub fn count(&self) -> Result<i32, CudaError> {
         let mut count = 0;
-        call!(self, cuDeviceGetCount(&mut count))?;
-        (0..count).map(|index| self.device(index)).collect()
+        call!(self, cuDeviceGetCount(&mut count)).map(|()| count)
+    }
+
+    pub fn devices(&self) -> Result<Vec<DeviceInfo>, CudaError> {
+        (0..self.count()?).map(|index| self.device(index)).collect()
     }
 
     fn device(&self, index: c_int) -> Result<DeviceInfo, CudaError> {
@@ -199,26 +203,44 @@ impl Context {
 }
 
 impl Context {
-    /// Tries out whether a shared mapping that may only be read can be registered, as clients do with resident files.
-    /// `file` is not empty. Nothing stays registered.
-    pub fn try_to_register(&self, file: &File) -> Result<(), CudaError> {
+    /// Tries out how many shared mappings of `file` that may only be read can be registered at once, as clients do with
+    /// pieces of resident files. `file` is not empty. Gives the number, at most `most`, and what is said to one more.
+    /// Nothing stays registered.
+    pub fn try_to_register(&self, file: &File, most: usize) -> (usize, Option<CudaError>) {
         let missing = CudaError { function: "cuMemHostRegister", code: -1, name: Some("not in the library".into()) };
-        let Some(registers) = &self.cuda.registers else { return Err(missing) };
-        let name = |error: std::io::Error| Some(format!("no mapping: {error}"));
-        // SAFETY: nothing reads the mapping as Rust memory.
-        let map =
-            unsafe { MmapOptions::new().map(file) }.map_err(|error| CudaError { name: name(error), ..missing })?;
-        let address = map.as_ptr().cast_mut().cast();
-        // SAFETY: the range is the mapping, which outlives the registration: that is taken back before it goes.
-        let code = unsafe { (registers.cuMemHostRegister_v2)(address, map.len(), REGISTER_FLAGS) };
-        self.cuda.checked("cuMemHostRegister", code)?;
-        // SAFETY: registered just now, by this address.
-        let code = unsafe { (registers.cuMemHostUnregister)(address) };
-        if code != 0 {
-            // Its pages stay pinned, so that its addresses must stay as well.
-            std::mem::forget(map);
+        let Some(registers) = &self.cuda.registers else { return (0, Some(missing)) };
+        let mut registered = Vec::new();
+        let mut refusal = None;
+        while registered.len() < most && refusal.is_none() {
+            match self.register(registers, file) {
+                Ok(map) => registered.push(map),
+                Err(error) => refusal = Some(error),
+            }
         }
-        self.cuda.checked("cuMemHostUnregister", code)
+        let mut count = registered.len();
+        for map in registered {
+            // SAFETY: registered above, by this address.
+            let code = unsafe { (registers.cuMemHostUnregister)(map.as_ptr().cast_mut().cast()) };
+            if let Err(error) = self.cuda.checked("cuMemHostUnregister", code) {
+                // Its pages stay pinned, so that its addresses must stay as well.
+                std::mem::forget(map);
+                (count, refusal) = (0, Some(error));
+            }
+        }
+        (count, refusal)
+    }
+
+    fn register(&self, registers: &RegisterFunctions, file: &File) -> Result<Mmap, CudaError> {
+        // SAFETY: nothing reads the mapping as Rust memory.
+        let map = unsafe { MmapOptions::new().map(file) }.map_err(|error| CudaError {
+            function: "cuMemHostRegister",
+            code: -1,
+            name: Some(format!("no mapping: {error}")),
+        })?;
+        // SAFETY: the range is the mapping, which outlives the registration: that is taken back before it goes.
+        let code =
+            unsafe { (registers.cuMemHostRegister_v2)(map.as_ptr().cast_mut().cast(), map.len(), REGISTER_FLAGS) };
+        self.cuda.checked("cuMemHostRegister", code).map(|()| map)
     }
 }
 

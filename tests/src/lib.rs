@@ -10,6 +10,7 @@ pub mod cgroup;
 pub mod compare;
 pub mod data;
 pub mod faulty;
+pub mod gpu;
 pub mod load;
 pub mod locks;
 pub mod longterm;

@@ -38,8 +38,12 @@ fn driver(report: &DriverReport) -> Vec<Finding> {
     let version = report.cuda_version.as_deref().unwrap_or("?");
     let describe = |(number, device): (usize, &weightfs::gpu::report::GpuDevice)| {
         let what = format!("{}, {}, CUDA {version}", device.name, ByteSize(device.memory_bytes));
+        let reads = format!("it reads pages of the arena by itself, {} at least", ByteSize(device.registered_bytes));
         let finding = match &device.reason {
-            None => Finding::ok(GPU, format!("{what}; it reads pages of the arena by itself")),
+            None => Finding::ok(GPU, format!("{what}; {reads}")),
+            Some(reason) if device.direct_uploads => Finding::warn(GPU, format!("{what}; {reason}"))
+                .costs("what is beyond that goes from the arena to the GPU through a ring of buffers")
+                .mend("ulimit -l unlimited, a larger limit on locked memory of the container, or a newer driver"),
             Some(reason) => {
                 Finding::warn(GPU, format!("{what}; {reason}")).costs(costs).mend("update the NVIDIA driver")
             }
@@ -80,6 +84,7 @@ mod tests {
             bus_id: "0000:01:00.0".into(),
             memory_bytes: 8 << 30,
             direct_uploads: true,
+            registered_bytes: 1 << 30,
             reason: None,
         };
         let with = |devices, reason: Option<&str>| DriverReport {
@@ -89,8 +94,14 @@ mod tests {
         };
         let found = driver(&with(vec![device.clone()], None));
         assert_eq!((found[0].check.state, found[0].check.subject.as_deref()), (CheckState::Ok, Some("cuda:0")));
-        let found = driver(&with(vec![GpuDevice { reason: Some("it cannot".into()), ..device }], None));
-        assert_eq!(found[0].check.state, CheckState::Warn);
+        assert!(found[0].check.found.contains("1.0 GiB at least"), "{}", found[0].check.found);
+        let limited = GpuDevice { reason: Some("no more than".into()), ..device.clone() };
+        let cannot = GpuDevice { direct_uploads: false, reason: Some("it cannot".into()), ..device };
+        for (device, costs) in [(limited, "beyond that"), (cannot, "nothing goes")] {
+            let found = driver(&with(vec![device], None));
+            assert_eq!(found[0].check.state, CheckState::Warn);
+            assert!(found[0].check.costs.as_ref().is_some_and(|text| text.contains(costs)), "{costs}");
+        }
         assert_eq!(driver(&with(Vec::new(), Some("signal 6")))[0].check.state, CheckState::Warn);
     }
 

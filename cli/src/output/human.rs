@@ -49,7 +49,8 @@ pub fn status(status: &Status, paint: Paint) -> String {
 
 fn gpus(text: &mut String, report: &GpuReport) {
     for (number, device) in report.driver.devices.iter().enumerate() {
-        let uploads = device.reason.as_ref().map_or("reads the RAM of weightfs by itself".into(), |why| plain(why));
+        let reads = device.direct_uploads.then(|| "reads the RAM of weightfs by itself".to_owned());
+        let uploads = reads.into_iter().chain(device.reason.as_ref().map(|why| plain(why))).collect::<Vec<_>>().join(", ");
         let name = plain(&device.name);
         field(text, "GPU", &format!("cuda:{number} {name}, {}; {uploads}", ByteSize(device.memory_bytes)));
     }
@@ -177,8 +178,15 @@ mod tests {
             "driver": {"devices": [{"name": "H200", "bus_id": "", "memory_bytes": 1u64 << 37, "direct_uploads": true}]},
             "cufile": {"mode": "compatibility", "reason": "the module nvidia-fs is not loaded"},
         }));
-        let shown = status(&Status { gpu: Some(gpu.unwrap()), ..example() }, Paint::PLAIN);
-        assert!(shown.contains("cuda:0 H200, 128.0 GiB; reads the RAM of weightfs by itself"), "{shown}");
+        let mut gpu: GpuReport = gpu.unwrap();
+        let shown = status(&Status { gpu: Some(gpu.clone()), ..example() }, Paint::PLAIN);
+        assert!(shown.contains("cuda:0 H200, 128.0 GiB; reads the RAM of weightfs by itself\n"), "{shown}");
+        gpu.driver.devices[0].reason = Some("it registers no more".into());
+        let limited = status(&Status { gpu: Some(gpu.clone()), ..example() }, Paint::PLAIN);
+        assert!(limited.contains("GiB; reads the RAM of weightfs by itself, it registers no more\n"), "{limited}");
+        gpu.driver.devices[0].direct_uploads = false;
+        let without = status(&Status { gpu: Some(gpu), ..example() }, Paint::PLAIN);
+        assert!(without.contains("128.0 GiB; it registers no more\n"), "{without}");
         assert!(shown.contains("compatibility mode, through RAM: the module nvidia-fs is not loaded"), "{shown}");
     }
 

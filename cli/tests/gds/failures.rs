@@ -31,6 +31,7 @@ fn refusal(machine: &Machine) -> String {
 fn every_failing_call_is_an_error_or_has_another_way() {
     for function in [
         "cuInit",
+        "cuDeviceGetCount",
         "cuDeviceGet",
         "cuDevicePrimaryCtxRetain",
         "cuCtxPushCurrent_v2",
@@ -106,6 +107,7 @@ fn without_its_device_cufile_is_not_opened() {
 
 #[test]
 fn what_is_missing_or_wrong_is_said() {
+    assert!(refusal(&Machine::new("version=11000")).contains("for CUDA 11.0; update it"));
     assert!(refusal(&Machine::new("").without(&["cuIpcOpenMemHandle_v2"])).contains("has no cuIpcOpenMemHandle_v2"));
     assert!(refusal(&Machine::new("").without(&["cuFileRead"])).contains("has no cuFileRead"));
     outcome(&Machine::new("").without(&["cuFileBatchIOSetUp", "cuFileGetVersion"]), Duration::from_secs(20))
@@ -130,7 +132,7 @@ fn what_is_missing_or_wrong_is_said() {
         order
     };
     assert!(refused(with(|order| order.direct_only = true)).contains("through RAM"));
-    assert!(refused(with(|order| order.device = 7)).contains("101"));
+    assert!(refused(with(|order| order.device = 7)).contains("no cuda:7; devices here: 1"));
     assert!(refused(with(|order| order.into = Some("00".to_owned()))).contains("handle"));
     assert!(refused(with(|order| order.spans = vec![(0, LEN + 1, 0)])).contains("do not lie in a file"));
     assert!(refused(with(|order| order.spans = vec![(0, 2, LEN - 1)])).contains("do not lie in a file"));

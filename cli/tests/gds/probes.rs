@@ -32,8 +32,9 @@ fn devices_are_listed_and_a_registration_is_tried() {
         (Some(5_000_000_000), Some(true))
     );
     let log = machine.log();
-    assert_eq!(log.matches("registered 2097152 flags 9").count(), 2);
-    assert_eq!(log.matches("cuMemHostUnregister").count(), 2);
+    assert_eq!(device["registered_bytes"], 1u64 << 30);
+    assert_eq!(log.matches("registered 67108864 flags 9").count(), 2 * 16);
+    assert_eq!(log.matches("cuMemHostUnregister").count(), 2 * 16);
     assert!(!log.contains("leaked"), "{log}");
 }
 
@@ -50,6 +51,20 @@ fn what_keeps_a_device_from_direct_uploads_is_said() {
     }
     let found = ask(&Machine::new("").without(&["cuMemHostRegister_v2"]), "driver");
     assert_eq!(found["devices"][0]["direct_uploads"], false);
+    let found = ask(&Machine::new("fail=cuMemHostUnregister:3:713"), "driver");
+    assert_eq!(found["devices"][0]["direct_uploads"], false);
+}
+
+#[test]
+fn limits_on_registration_are_found_out() {
+    for script in ["register_bytes=200000000", "register_number=2", "fail=cuMemHostRegister_v2:3:2"] {
+        let machine = Machine::new(script);
+        let device = ask(&machine, "driver")["devices"][0].clone();
+        assert_eq!(device["direct_uploads"], true, "{device}");
+        assert_eq!(device["registered_bytes"], 128u64 << 20, "{device}");
+        assert!(device["reason"].as_str().is_some_and(|text| text.contains("no more than 128.0 MiB")), "{device}");
+        assert!(!machine.log().contains("leaked"), "{}", machine.log());
+    }
 }
 
 #[test]
@@ -87,7 +102,9 @@ fn the_mode_of_cufile_is_told() {
 fn doctor_says_what_the_machine_can_do() {
     for (script, name, state, words) in [
         ("", "gpu", "ok", "Stand-in 0"),
+        ("", "gpu", "ok", "1.0 GiB at least"),
         ("read_only=0", "gpu", "warn", "may only be read"),
+        ("register_bytes=200000000", "gpu", "warn", "no more than 128.0 MiB"),
         ("abort=cuInit", "gpu", "warn", "signal 6"),
         ("", "cufile", "ok", "GPUDirect Storage"),
         ("mode=compat", "cufile", "warn", "through RAM"),

@@ -119,7 +119,7 @@ impl Control {
 
 /// What it came to, or why it did not.
 fn read_all(places: &Places, gds: &Gds, readings: &[Reading], course: &Elsewhere) -> Result<String, String> {
-    let (mut before, mut seconds, mut how) = (0, 0.0, String::new());
+    let (mut before, mut read, mut seconds, mut how) = (0, 0, 0.0, None);
     for reading in readings {
         let mut progress = |bytes: u64| {
             course.done.store(before + bytes, Ordering::Release);
@@ -137,11 +137,15 @@ fn read_all(places: &Places, gds: &Gds, readings: &[Reading], course: &Elsewhere
             return Err(format!("{} was changed while it was read; ask again", reading.path.display()));
         }
         before += filled.bytes;
-        seconds += filled.seconds;
         course.done.store(before, Ordering::Release);
-        how = if filled.was_held { "it was on the device already".to_owned() } else { filled.mode.to_string() };
+        if !filled.was_held {
+            read += filled.bytes;
+            seconds += filled.seconds;
+            how = Some(filled.mode);
+        }
     }
-    let speed = if seconds > 0.0 { before as f64 / seconds / 1e9 } else { 0.0 };
+    let Some(how) = how else { return Ok("on the device already".to_owned()) };
+    let speed = if seconds > 0.0 { read as f64 / seconds / 1e9 } else { 0.0 };
     Ok(format!("{how}, {speed:.2} GB/s"))
 }
 

@@ -1,5 +1,6 @@
 //! Every command from outside, on a live mount: what it prints for people and for programs, and how it ends.
 
+mod device;
 mod doctor;
 mod looking;
 mod made;
@@ -27,6 +28,11 @@ struct Library {
 impl Library {
     /// None where nothing can be mounted.
     fn mounted() -> Option<Library> {
+        Library::with_gpu(&[])
+    }
+
+    /// With this in the environment of the daemon.
+    fn with_gpu(environment: &[(&str, String)]) -> Option<Library> {
         if !met(&[Need::Mount]) {
             return None;
         }
@@ -39,7 +45,8 @@ impl Library {
         data::write_safetensors(&at("loras/a.safetensors"), 100, 12);
         data::write_safetensors(&at("loras/b.safetensors"), 200, 12);
         let_files_settle();
-        let mount = Mount::start(source.path(), &["--ram", "128M"]);
+        let environment: Vec<_> = environment.iter().map(|(name, value)| (*name, &value[..])).collect();
+        let mount = Mount::start_with(source.path(), &["--ram", "128M"], &environment);
         Some(Library { mount, source })
     }
 
