@@ -15,6 +15,14 @@ use crate::weightfs::{Weightfs, Work};
 /// fusermount3 wants a user with a name.
 const NOBODY: u32 = 65534;
 
+/// Where copies of the programs lie that everybody may run.
+const PROGRAMS: &str = "programs";
+
+/// Ends daemons of a [`Nobody`] at `place` that was not dropped: their mounts are seen by nobody else.
+pub fn end_daemons(place: &Path) {
+    process::end_all_of(&place.join(PROGRAMS).join("weightfs"));
+}
+
 /// Becomes somebody in a mount namespace of its own, with a /dev/fuse that everybody may open, as distributions have it.
 /// Where Python lives in the home directory of root, that part of it (named by the fourth argument) is let be seen there.
 const SCRIPT: &str = r#"
@@ -56,7 +64,7 @@ impl Nobody {
         let _ = fs::remove_dir_all(place);
         fs::create_dir_all(&mountpoint).doing(what)?;
         // Not where the socket of the daemon will be, which is named as the program is.
-        let programs = place.join("programs");
+        let programs = place.join(PROGRAMS);
         fs::create_dir_all(&programs).doing(what)?;
         let program = copy(&weightfs.binary, &programs.join("weightfs"))?;
         let own = std::env::current_exe().doing(|| "find this program".to_owned())?;
@@ -113,7 +121,9 @@ impl Nobody {
 impl Drop for Nobody {
     fn drop(&mut self) {
         // Mounted or not; the namespace, and with it every mount in it, goes with its last process.
-        let _ = self.unmount();
+        if self.unmount().is_err() {
+            end_daemons(&self.place);
+        }
         if let Err(error) = fs::remove_dir_all(&self.place) {
             eprintln!("cannot remove {}: {error}", self.place.display());
         }

@@ -4,6 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde::Serialize;
 
 use crate::error::{BenchError, Doing, Result};
@@ -77,6 +79,17 @@ pub fn wait_for_end(pid: u32, most: Duration) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
+}
+
+/// Asks every process that runs the program at `path` to end.
+pub fn end_all_of(path: &Path) {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    for pid in processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok()) {
+        if fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|program| program == path) {
+            // One that has ended meanwhile is what is wanted.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+    }
 }
 
 /// Lines of the form `Name:   123 kB`.

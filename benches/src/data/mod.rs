@@ -21,7 +21,7 @@ pub const SETTLE: Duration = Duration::from_secs(3);
 const MANIFEST: &str = "made.json";
 
 /// Moves with what is written below, so that a library of another version is not taken for this one.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 /// Files in one folder of the small ones.
 const FOLDER: usize = 100;

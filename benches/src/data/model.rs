@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata, View};
@@ -81,7 +81,10 @@ pub fn write(path: &Path, size: u64, seed: u64) -> Result<()> {
         }
     }
     safetensors::serialize_to_file(tensors, None, path)
-        .map_err(|error| BenchError::Unfit(format!("cannot write {}: {error}", path.display())))
+        .map_err(|error| BenchError::Unfit(format!("cannot write {}: {error}", path.display())))?;
+    // The crate lets nobody else read what it writes.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644))
+        .doing(|| format!("let others read {}", path.display()))
 }
 
 fn block_bytes(width: usize) -> u64 {
