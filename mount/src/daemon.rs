@@ -20,7 +20,7 @@ use weightfs::journal::{Journal, JournalError, Legacy, Parked, State};
 use weightfs::store::{Store, StoreConfig, StoreError};
 
 use crate::api::{ControlServer, StartError};
-use crate::control::{Control, Parts};
+use crate::control::{Control, Parts, Standing};
 use crate::detached::Detached;
 use crate::invalidate::Cause;
 use crate::ledger::Ledger;
@@ -71,6 +71,7 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
     failpoint::pass("takeover.journal");
     let State { mounts: mut states, generations } = state;
     let legacy = Legacy::new(journal, Arc::<Link>::clone(&link), restarts);
+    let standing = Standing::new(parked.remove(&Parked::Hints), &legacy).map_err(DaemonError::Link)?;
     let kept = kept_generations(generations, &mut parked, &legacy);
     let store = Store::start_in(
         StoreConfig {
@@ -104,8 +105,15 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
             ledger: Ledger { legacy: Arc::clone(&legacy), mount },
         });
     }
-    let served =
-        serve_all(&settings, taken, &store, listener, (notes, restarts), signals, (Arc::clone(&link), ended, upgrades));
+    let served = serve_all(
+        &settings,
+        taken,
+        &store,
+        listener,
+        (notes, restarts, standing),
+        signals,
+        (Arc::clone(&link), ended, upgrades),
+    );
     if link.is_alone() {
         // What the supervisor would have done. Nobody answers there any more.
         let _ = std::fs::remove_file(&settings.control_socket);
@@ -119,7 +127,7 @@ fn serve_all(
     taken: Vec<Taken>,
     store: &Arc<Store>,
     listener: UnixListener,
-    (mut notes, restarts): (Vec<String>, u64),
+    (mut notes, restarts, standing): (Vec<String>, u64, Standing),
     signals: SigSet,
     (link, ended, upgrades): (Arc<Link>, Arc<Ended>, Upgrades),
 ) -> Result<(), DaemonError> {
@@ -141,6 +149,7 @@ fn serve_all(
         open: settings.allow_other,
         listen: settings.listen,
         legacy,
+        standing,
         restarts,
         upgrade: Some(Box::new(move |program| upgrades.ask(program))),
     });

@@ -43,7 +43,9 @@ impl Follow {
         let from = std::fs::read_link(crate::source::proc_path(directory)).ok()?;
         let (path, stat) = self.walk(from, target)?;
         let origin = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Origin { base: Base::Open(Arc::new(SourceRoot::open_plain(&path).ok()?)), path: PathBuf::new() },
+            FileType::Directory => {
+                Origin { base: Base::Open(Arc::new(SourceRoot::open_plain(&path).ok()?)), path: PathBuf::new() }
+            }
             FileType::RegularFile => Origin {
                 base: Base::Open(Arc::new(SourceRoot::open_plain(path.parent()?).ok()?)),
                 path: PathBuf::from(path.file_name()?),

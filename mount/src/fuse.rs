@@ -409,7 +409,8 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = caller(request);
-        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.once(node.0, &caller, fs.listxattr(node.0, &caller))));
+        self.fs
+            .run(node.0, move |fs| reply_xattr(reply, size, fs.once(node.0, &caller, fs.listxattr(node.0, &caller))));
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {

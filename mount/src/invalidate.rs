@@ -28,16 +28,9 @@ const AGAIN: Duration = Duration::from_millis(400);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expiry {
     /// What a name leads to; nothing any more where it is `gone`.
-    Entry {
-        directory: u64,
-        name: OsString,
-        gone: bool,
-    },
+    Entry { directory: u64, name: OsString, gone: bool },
     /// Attributes, and pages where the content may have changed.
-    Node {
-        id: u64,
-        pages: bool,
-    },
+    Node { id: u64, pages: bool },
 }
 
 /// Why.

@@ -148,8 +148,7 @@ impl Node {
         let names = self.names.lock();
         let (mount, id) = (self.ledger.mount, self.id);
         let key = (self.key.device, self.key.inode);
-        let base =
-            self.origin.as_ref().and_then(|origin| origin.base.path().zip(Some(origin.path.as_os_str())));
+        let base = self.origin.as_ref().and_then(|origin| origin.base.path().zip(Some(origin.path.as_os_str())));
         let origin = base.as_ref().map(|(base, path)| (base.as_os_str().as_bytes(), path.as_bytes()));
         let kind = self.kind.as_raw_mode();
         let name = names.first().map(|name| (name.parent, name.name.as_bytes()));

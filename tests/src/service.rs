@@ -103,7 +103,9 @@ impl State {
         let (mut bytes, mut space) = (vec![0; 64 << 10], nix::cmsg_space!([RawFd; MOST]));
         let mut buffers = [IoSliceMut::new(&mut bytes)];
         let flags = MsgFlags::MSG_CMSG_CLOEXEC;
-        let Ok(message) = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags) else { return false };
+        let Ok(message) = recvmsg::<()>(socket.as_raw_fd(), &mut buffers, Some(&mut space), flags) else {
+            return false;
+        };
         let mut descriptors = Vec::new();
         for control in message.cmsgs().expect("it fits") {
             if let ControlMessageOwned::ScmRights(numbers) = control {

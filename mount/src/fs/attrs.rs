@@ -48,13 +48,7 @@ impl Fs {
         self.last_of(id, caller, purpose, self.set(id, handle, change, caller))
     }
 
-    fn set(
-        &self,
-        id: u64,
-        handle: Option<u64>,
-        change: &Change,
-        caller: &Caller,
-    ) -> Result<(Attr, Duration), FsError> {
+    fn set(&self, id: u64, handle: Option<u64>, change: &Change, caller: &Caller) -> Result<(Attr, Duration), FsError> {
         let node = self.node(id)?;
         if change.size.is_some() && id & RESIDENT_BIT != 0 && caller.thread != 0 {
             // This number stands for the content as it was. Who comes by a descriptor of it has no other.

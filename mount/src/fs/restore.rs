@@ -80,12 +80,7 @@ impl Fs {
         Ok(descriptor)
     }
 
-    fn restore_handle(
-        self: &Arc<Self>,
-        handle: u64,
-        opened: &HandleState,
-        descriptor: OwnedFd,
-    ) -> Result<(), FsError> {
+    fn restore_handle(self: &Arc<Self>, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
         let node = self.nodes.get(opened.node)?;
         let again = || descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE);
         node.opened(again)?;

@@ -70,10 +70,6 @@ impl Holdings {
         Self { lore, basis, parked, shelter }
     }
 
-    pub fn settings(&self) -> &Settings {
-        &self.lore.settings
-    }
-
     /// Whether another worker can go on where one has died.
     pub fn can_be_taken_over(&self) -> bool {
         self.lore.introductions.iter().all(|introduction| session::can_be_taken_over(introduction))

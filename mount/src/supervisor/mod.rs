@@ -26,10 +26,10 @@ use crate::runtime_dir::RuntimeDirError;
 use crate::settings::Settings;
 use crate::tuning;
 use crate::worker::YIELDED;
-use holdings::Holdings;
-use strikes::Strikes;
 pub use depot::Depot;
+use holdings::Holdings;
 pub use remains::Remains;
+use strikes::Strikes;
 pub use worker::Launch;
 use worker::{Gone, Worker};
 

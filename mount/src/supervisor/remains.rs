@@ -27,6 +27,7 @@ const ARENA: &str = "arena";
 const LISTENER: &str = "listener";
 const LINK: &str = "link";
 const WORKER: &str = "worker";
+const HINTS: &str = "hints";
 const JOURNAL: [&str; 3] = ["journal-0", "journal-1", "journal-counters"];
 
 /// Bytes before the lore: its form, and the process and the number of the latest worker.
@@ -129,12 +130,16 @@ fn name_of(what: Parked) -> Option<String> {
     match what {
         Parked::ArenaFile(GenerationId(id)) => Some(format!("arena-file-{id}")),
         Parked::Source(GenerationId(id)) => Some(format!("source-file-{id}")),
+        Parked::Hints => Some(HINTS.to_owned()),
         Parked::Handle { .. } => None,
     }
 }
 
 fn parked_as(name: &str) -> Option<Parked> {
     let number = |text: &str| text.parse().ok().map(GenerationId);
+    if name == HINTS {
+        return Some(Parked::Hints);
+    }
     match name.strip_prefix("arena-file-") {
         Some(id) => number(id).map(Parked::ArenaFile),
         None => name.strip_prefix("source-file-").and_then(number).map(Parked::Source),
@@ -185,7 +190,11 @@ impl Remains {
         let (header, rest) = bytes.split_at_checked(HEADER).ok_or(io::ErrorKind::UnexpectedEof)?;
         let word = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("four bytes"));
         if word(0) != form() {
-            return Err(io::Error::other(format!("they were left in form {}, and this program knows form {}", word(0), form())));
+            return Err(io::Error::other(format!(
+                "they were left in form {}, and this program knows form {}",
+                word(0),
+                form()
+            )));
         }
         let workers = u64::from_le_bytes(header[8..].try_into().expect("eight bytes")) + 1;
         let lore: Lore = postcard::from_bytes(rest).map_err(io::Error::other)?;
@@ -244,7 +253,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_generations_is_known_by_its_name() {
-        for what in [Parked::ArenaFile(GenerationId(7)), Parked::Source(GenerationId(8))] {
+        for what in [Parked::ArenaFile(GenerationId(7)), Parked::Source(GenerationId(8)), Parked::Hints] {
             assert_eq!(parked_as(&name_of(what).unwrap()), Some(what));
         }
         assert_eq!(name_of(Parked::Handle { mount: 0, handle: 1 }), None);

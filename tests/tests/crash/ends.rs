@@ -30,7 +30,8 @@ fn without_its_supervisor_a_worker_goes_on() {
     fs::write(mount.join("new"), b"new").expect("write");
     assert_eq!(mount.status().number("/worker/pid"), pid.as_raw() as u64);
     let place = mount.path().to_str().expect("UTF-8").to_owned();
-    let upgrade = mount.run(&["upgrade", program(mount.private_folder()).get_program().to_str().expect("UTF-8"), &place]);
+    let upgrade =
+        mount.run(&["upgrade", program(mount.private_folder()).get_program().to_str().expect("UTF-8"), &place]);
     assert!(!upgrade.status.success(), "nobody is there to do it");
     let output = mount.run(&["unmount", &place]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

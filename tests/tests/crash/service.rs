@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
+use weightfs_tests::Mount;
 use weightfs_tests::data::{self, Random};
 use weightfs_tests::service::Manager;
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
-use weightfs_tests::Mount;
 
 use crate::clients::{MODELS, Report, make_models, with_clients};
 use crate::{answers, can_take_over, times, worker};
@@ -91,8 +91,8 @@ fn what_is_open_and_in_ram_stays() {
     fs::read(mount.join(&name(0))).expect("read");
     let whole = || mount.status().resident() >= MODELS[0];
     assert!(wait_until(Duration::from_secs(20), whole), "{:#}", mount.status().0);
-    let [resident, stream, gone, small] = [name(0), name(4), name(1), "small".to_owned()]
-        .map(|name| File::open(mount.join(&name)).expect("open"));
+    let [resident, stream, gone, small] =
+        [name(0), name(4), name(1), "small".to_owned()].map(|name| File::open(mount.join(&name)).expect("open"));
     let written = File::create(mount.join("written")).expect("create");
     written.write_all_at(b"before", 0).expect("write");
     let mut bytes = vec![0; 1 << 20];
