@@ -226,6 +226,14 @@ impl Mount {
         self.forget();
     }
 
+    /// Goes on with `command`, which takes the place of a daemon that has died, on the same mount.
+    pub fn begin_again(&mut self, mut command: Command) {
+        let log = File::options().append(true).open(self.private.path().join("log")).expect("open the log");
+        command.process_group(0).stderr(log.try_clone().expect("share the log")).stdout(log);
+        self.child = command.spawn().expect("start it");
+        self.alive = Some(watch(self.child.id(), self.mountpoint.clone()));
+    }
+
     /// Sends a signal to the daemon.
     pub fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("the daemon is there");
