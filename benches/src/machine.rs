@@ -16,7 +16,7 @@ use crate::measure::Spread;
 const DIRECT_READ: usize = 4 << 20;
 
 /// The fastest read of a disk against its slowest.
-const NOISY: f64 = 1.3;
+const NOISY: f64 = 1.5;
 
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {

@@ -48,8 +48,8 @@ struct Arguments {
     #[arg(long, value_name = "FILE")]
     python: Option<PathBuf>,
 
-    /// Holds both sides of the loops to so many MB a second from the disk; 0 does not. [default: half of the slowest
-    /// read, where the disk is not always as fast]
+    /// Holds both sides of the loops to so many MB a second from the disk; 0 does not. [default: 3/4 of the
+    /// slowest read, where the disk is not always as fast]
     #[arg(long, value_name = "MB")]
     throttle: Option<u64>,
 
@@ -205,7 +205,7 @@ fn packages(readers: &mut Readers) -> Vec<String> {
 fn throttle(asked: Option<u64>, disk: &Probe) -> Option<u64> {
     match asked {
         Some(megabytes) => (megabytes > 0).then_some(megabytes * 1_000_000),
-        None => disk.is_noisy().then_some((disk.gigabytes_per_second.min * 1e9 / 2.0) as u64),
+        None => disk.is_noisy().then_some((disk.gigabytes_per_second.min * 1e9 * 0.75) as u64),
     }
 }
 

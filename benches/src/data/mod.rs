@@ -42,10 +42,10 @@ pub struct Sizes {
 
 impl Sizes {
     pub const FULL: Self = Self {
-        large: 1 << 30,
-        medium: 768 << 20,
-        turn: 256 << 20,
-        table: 256 << 20,
+        large: 800 << 20,
+        medium: 512 << 20,
+        turn: 200 << 20,
+        table: 200 << 20,
         first_byte_files: 64,
         first_byte_size: 4 << 20,
         small_files: 20_000,

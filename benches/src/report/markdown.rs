@@ -29,6 +29,7 @@ pub fn render(results: &Results) -> Rendered {
     bars(&mut text, &results.outcomes);
     comparisons(&mut text, &results.outcomes);
     figures(&mut text, &results.outcomes);
+    loops(&mut text, &results.outcomes, &mut plots);
     for outcome in &results.outcomes {
         match outcome {
             Outcome::Grid(found) => grid(&mut text, found, &mut plots),
@@ -225,6 +226,39 @@ fn figures(text: &mut String, outcomes: &[Outcome]) {
         line(text, &format!("| {title} | {value:.digits$} {} |", unit.name()));
     }
     text.push('\n');
+}
+
+/// Loops larger than memory: who finds how much of them there.
+fn loops(text: &mut String, outcomes: &[Outcome], plots: &mut Vec<(String, String)>) {
+    const KINDS: [(&str, &str); 4] = [
+        ("hits-native", "page cache"),
+        ("hits", "weightfs"),
+        ("hits-min", "knowing the future (MIN)"),
+        ("hits-lru", "least recently used"),
+    ];
+    let value = |id: &str| {
+        outcomes.iter().find_map(|outcome| match outcome {
+            Outcome::Figure(figure) if figure.id == id => Some(figure.value),
+            _ => None,
+        })
+    };
+    let times = ["1.25", "1.5", "2", "3"];
+    let names = times.map(|times| format!("{times} × the memory"));
+    let groups: Vec<Group<'_>> = times
+        .iter()
+        .zip(&names)
+        .map(|(times, name)| Group {
+            name,
+            values: KINDS.iter().map(|(kind, _)| value(&format!("loop-{times}-{kind}"))).collect(),
+        })
+        .filter(|group| group.values.iter().any(Option::is_some))
+        .collect();
+    if !groups.is_empty() {
+        let kinds = KINDS.map(|(_, name)| name.to_owned());
+        let title = "loops: hits in percent of the bytes that are loaded";
+        let drawn = svg::bars(&capital(title), "%", &kinds, &groups);
+        plot(text, "loops", title, drawn, plots);
+    }
 }
 
 fn grid(text: &mut String, grid: &Grid, plots: &mut Vec<(String, String)>) {

@@ -12,6 +12,12 @@ const ALL: [Mode; 6] =
 
 const FOLDER_AND_MOUNT: [Mode; 3] = [Mode::Native, Mode::NativeDropped, Mode::Resident];
 
+/// What is not to be seen from the numbers.
+const MAPS: &str = "Of shared maps, and of what torch maps, a byte of each page is touched where it lies: nothing is \
+                    copied, and what is measured is how fast pages come into sight. `safetensors, map` copies every tensor \
+                    into memory that is new each time, as its package for numpy does, and `torch.load` reads into such \
+                    memory: neither can be faster than the machine finds pages for it.";
+
 /// Which readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
@@ -78,7 +84,7 @@ impl Which {
             let shown = self.modes().iter().filter(|mode| is_again || is_cold(mode));
             let columns = shown.map(|mode| mode.title(is_again).to_owned()).collect();
             let (id, title) = (format!("{}-{id}", scenario.id), format!("{}: {title}", scenario.title));
-            let notes = vec![note.to_owned()];
+            let notes = vec![note.to_owned(), MAPS.to_owned()];
             Outcome::Grid(Grid { id, title, unit: Unit::GigabytesPerSecond, columns, rows, notes })
         };
         let mut outcomes = vec![grid("cold", "cold", false, cold), grid("again", "loaded again", true, again)];

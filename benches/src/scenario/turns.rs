@@ -131,7 +131,7 @@ mod tests {
     #[test]
     fn a_loop_of_three_of_which_two_fit_misses_one_at_best_and_all_at_worst() {
         let bounds = bounds(&[64 << 20; 3], 128 << 20);
-        assert_eq!((bounds.least.missed, bounds.lru.missed), (5 * 64 << 20, 15 * 64 << 20));
+        assert_eq!((bounds.least.missed, bounds.lru.missed), ((5 * 64) << 20, (15 * 64) << 20));
         assert_eq!(bounds.wanted, 15.0 * 64.0);
     }
 }
