@@ -122,7 +122,10 @@ impl Filesystem for Adapter {
         let (accessed, modified) = (accessed.map(timespec), modified.map(timespec));
         let change = Change { mode, owner, group, size, accessed, modified };
         let (handle, caller) = (handle.map(|handle| handle.0), caller(request));
-        self.fs.run(node.0, move |fs| reply_attr(reply, fs.setattr(node.0, handle, &change, &caller)));
+        self.fs.run(node.0, move |fs| {
+            let _underway = fs.begin(&caller);
+            reply_attr(reply, fs.setattr(node.0, handle, &change, &caller));
+        });
     }
 
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData) {
@@ -146,6 +149,7 @@ impl Filesystem for Adapter {
         let (mode, device) = (NewMode { mode, mask }, crate::translate::device(device));
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_entry(reply, fs.last(parent.0, &caller, fs.mknod(parent.0, &name, mode, device, &caller)));
         });
     }
@@ -153,6 +157,7 @@ impl Filesystem for Adapter {
     fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, mask: u32, reply: ReplyEntry) {
         let (name, mode, caller) = (name.to_owned(), NewMode { mode, mask }, caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_entry(reply, fs.last(parent.0, &caller, fs.mkdir(parent.0, &name, mode, &caller)));
         });
     }
@@ -160,6 +165,7 @@ impl Filesystem for Adapter {
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_empty(reply, fs.last(parent.0, &caller, fs.unlink(parent.0, &name, &caller)));
         });
     }
@@ -167,6 +173,7 @@ impl Filesystem for Adapter {
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_empty(reply, fs.last(parent.0, &caller, fs.rmdir(parent.0, &name, &caller)));
         });
     }
@@ -174,6 +181,7 @@ impl Filesystem for Adapter {
     fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path, reply: ReplyEntry) {
         let (name, target, caller) = (name.to_owned(), target.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_entry(reply, fs.last(parent.0, &caller, fs.symlink(parent.0, &name, &target, &caller)));
         });
     }
@@ -191,6 +199,7 @@ impl Filesystem for Adapter {
         let flags = rustix::fs::RenameFlags::from_bits_retain(flags.bits());
         let (name, new_name, caller) = (name.to_owned(), new_name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             let renamed = fs.rename(parent.0, &name, new_parent.0, &new_name, flags, &caller);
             reply_empty(reply, fs.last(parent.0, &caller, renamed));
         });
@@ -199,6 +208,7 @@ impl Filesystem for Adapter {
     fn link(&self, request: &Request, node: INodeNo, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_entry(reply, fs.last(parent.0, &caller, fs.link(node.0, parent.0, &name, &caller)));
         });
     }
@@ -208,6 +218,7 @@ impl Filesystem for Adapter {
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
         let flags = OFlags::from_bits_retain(flags.0 as u32);
         self.fs.run(node.0, move |fs| {
+            let _underway = flags.contains(OFlags::TRUNC).then(|| fs.begin(&caller));
             let answering = Arc::clone(fs);
             fs.open(node.0, flags, &caller, move |result| {
                 reply_open(reply, unique, node.0, result, &answering, &backings, direct_maps);
@@ -228,14 +239,17 @@ impl Filesystem for Adapter {
         let direct_maps = self.offered.lock().shared_maps_of_direct_files;
         let (mode, flags) = (NewMode { mode, mask }, OFlags::from_bits_retain(flags as u32));
         let (name, caller) = (name.to_owned(), caller(request));
-        self.fs.run(parent.0, move |fs| match fs.create(parent.0, &name, mode, flags, &caller) {
-            Ok((entry, opened)) => {
-                let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
-                let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
-                let handle = FileHandle(opened.handle);
-                reply.created(&entry.ttl.attr, &attr(&entry.attr), Generation(0), handle, flags);
+        self.fs.run(parent.0, move |fs| {
+            let _underway = fs.begin(&caller);
+            match fs.create(parent.0, &name, mode, flags, &caller) {
+                Ok((entry, opened)) => {
+                    let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
+                    let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };
+                    let handle = FileHandle(opened.handle);
+                    reply.created(&entry.ttl.attr, &attr(&entry.attr), Generation(0), handle, flags);
+                }
+                Err(error) => reply.error(errno(&error)),
             }
-            Err(error) => reply.error(errno(&error)),
         });
     }
 
@@ -278,10 +292,13 @@ impl Filesystem for Adapter {
             return self.stage.enter();
         }
         let privileged = !flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
-        let (data, resent) = (data.to_vec(), caller(request).resent);
-        self.fs.run_aside(node.0, move |fs| match fs.write(handle.0, offset, &data, privileged, resent) {
-            Ok(written) => reply.written(written),
-            Err(error) => reply.error(errno(&error)),
+        let (data, caller) = (data.to_vec(), caller(request));
+        self.fs.run_aside(node.0, move |fs| {
+            let _underway = fs.begin(&caller);
+            match fs.write(handle.0, offset, &data, privileged, caller.resent) {
+                Ok(written) => reply.written(written),
+                Err(error) => reply.error(errno(&error)),
+            }
         });
     }
 
@@ -395,6 +412,7 @@ impl Filesystem for Adapter {
     ) {
         let (name, value, caller) = (name.to_owned(), value.to_vec(), caller(request));
         self.fs.run(node.0, move |fs| {
+            let _underway = fs.begin(&caller);
             let set = fs.setxattr(node.0, &name, &value, flags as u32, &caller);
             reply_empty(reply, fs.last(node.0, &caller, set));
         });
@@ -416,6 +434,7 @@ impl Filesystem for Adapter {
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(node.0, move |fs| {
+            let _underway = fs.begin(&caller);
             reply_empty(reply, fs.last(node.0, &caller, fs.removexattr(node.0, &name, &caller)));
         });
     }
@@ -427,7 +446,7 @@ impl Filesystem for Adapter {
 
     fn fallocate(
         &self,
-        _: &Request,
+        request: &Request,
         node: INodeNo,
         handle: FileHandle,
         offset: u64,
@@ -435,8 +454,11 @@ impl Filesystem for Adapter {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let range = offset..offset.saturating_add(length);
-        self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fallocate(handle.0, range, mode as u32)));
+        let (range, caller) = (offset..offset.saturating_add(length), caller(request));
+        self.fs.run_aside(node.0, move |fs| {
+            let _underway = fs.begin(&caller);
+            reply_empty(reply, fs.fallocate(handle.0, range, mode as u32));
+        });
     }
 
     fn lseek(&self, _: &Request, node: INodeNo, handle: FileHandle, offset: i64, whence: i32, reply: ReplyLseek) {
@@ -453,7 +475,7 @@ impl Filesystem for Adapter {
 
     fn copy_file_range(
         &self,
-        _: &Request,
+        request: &Request,
         _: INodeNo,
         from: FileHandle,
         from_offset: u64,
@@ -464,9 +486,13 @@ impl Filesystem for Adapter {
         _: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        self.fs.run_aside(node.0, move |fs| match fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
-            Ok(copied) => reply.written(copied as u32),
-            Err(error) => reply.error(errno(&error)),
+        let caller = caller(request);
+        self.fs.run_aside(node.0, move |fs| {
+            let _underway = fs.begin(&caller);
+            match fs.copy_file_range(from.0, from_offset, to.0, to_offset, length) {
+                Ok(copied) => reply.written(copied as u32),
+                Err(error) => reply.error(errno(&error)),
+            }
         });
     }
 }

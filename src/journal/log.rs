@@ -2,7 +2,7 @@
 //!
 //! Two halves take turns: records are appended to one until it has grown much, then what it comes to is written to the
 //! other, and the other is declared the current one in a single step. Beside them lies an array of counters, for numbers
-//! that change too often to be written down each time.
+//! that change too often to be written down each time, and at its end the table of what is [underway](super::underway).
 //!
 //! Appending is a copy into shared memory under a lock. A writer that is killed within it leaves a torn record at the
 //! very end, where it is ignored.
@@ -28,6 +28,9 @@ pub const TALLIES: u32 = 16;
 /// Bytes of one half, of which only those exist that were written.
 const HALF: u64 = 1 << 30;
 const COUNTERS: u32 = 8 << 20;
+/// Entries of the table of changes that are underway: two counters each, the last ones.
+pub(super) const UNDERWAY: u32 = 1024;
+const UNDERWAY_AT: u32 = COUNTERS - 2 * UNDERWAY;
 const MAGIC: u64 = u64::from_le_bytes(*b"weightfs");
 /// Bytes before the records: three words with the magic, the version, and the turn.
 const HEADER: usize = 24;
@@ -161,7 +164,9 @@ impl Journal {
             Writer { halves, current: last, turn: turns[last], at: HEADER, rewrite_at: 0, one: Vec::new() };
         // What is torn at its end goes, and both halves are as they should be.
         writer.rewrite(&state)?;
-        Ok((Self { writer: Mutex::new(writer), counters, slots, full: AtomicBool::new(false) }, state))
+        let journal = Self { writer: Mutex::new(writer), counters, slots, full: AtomicBool::new(false) };
+        journal.forget_ended();
+        Ok((journal, state))
     }
 
     /// Writes a record down. When this returns, the record outlives the process.
@@ -182,7 +187,7 @@ impl Journal {
         let mut slots = self.slots.lock();
         let slot = slots.free.pop().or_else(|| {
             let next = slots.next;
-            (next < COUNTERS).then(|| {
+            (next < UNDERWAY_AT).then(|| {
                 slots.next += 1;
                 next
             })
@@ -202,6 +207,11 @@ impl Journal {
 
     pub fn counter(&self, slot: u32) -> &AtomicU64 {
         self.counters.counter(slot as usize)
+    }
+
+    /// Who is at a change, and at which.
+    pub(super) fn underway(&self, entry: u32) -> [&AtomicU64; 2] {
+        [0, 1].map(|word| self.counter(UNDERWAY_AT + 2 * entry + word))
     }
 }
 

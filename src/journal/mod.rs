@@ -8,6 +8,7 @@
 mod log;
 mod record;
 mod state;
+mod underway;
 
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use serde::{Deserialize, Serialize};
 pub use log::{Journal, JournalError, JournalFiles, Tally, VERSION};
 pub use record::{FileKey, HandleKind, Record};
 pub use state::{GenerationState, HandleState, MountState, NodeState, ResidentState, State, StepState};
+pub use underway::Underway;
 
 use crate::ids::GenerationId;
 

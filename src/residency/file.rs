@@ -275,7 +275,11 @@ mod tests {
             for pass in 1..4 {
                 reader.read(COUNT, each);
                 assert_eq!(reader.reached, 32 * pass, "{each}");
-                assert!(reader.traffic.abs_diff(u64::from(COUNT * pass)) < 8 * u64::from(pass), "{each} {}", reader.traffic);
+                assert!(
+                    reader.traffic.abs_diff(u64::from(COUNT * pass)) < 8 * u64::from(pass),
+                    "{each} {}",
+                    reader.traffic
+                );
                 reader.now += Duration::from_secs(3);
             }
         }

@@ -85,8 +85,7 @@ pub struct Reading<'a> {
 impl Bypass {
     /// `memory` holds `slots` extents.
     pub fn new(memory: ArenaFile, slots: usize) -> Self {
-        let empty =
-            |_| Slot { key: None, part: 0..0, worth: 0, state: State::Empty, readers: 0, consumed: 0, used: 0 };
+        let empty = |_| Slot { key: None, part: 0..0, worth: 0, state: State::Empty, readers: 0, consumed: 0, used: 0 };
         let table = Table { slots: (0..slots).map(empty).collect(), by_key: HashMap::new(), uses: 0 };
         Self { memory, table: Mutex::new(table) }
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::extents::Begin;
 use super::generation::Look;
-use super::waiters::Waiter;
 use super::past::About;
+use super::waiters::Waiter;
 use super::{Generation, Store};
 use crate::extent::{Plan, Window, plan};
 use crate::failpoint;
@@ -217,9 +217,8 @@ impl Store {
         for extent in decision.bypass.runs().iter().cloned().flatten() {
             ahead += 1;
             let part = if ahead <= past { about.part(generation, extent) } else { None };
-            let slot = part.clone().and_then(|part| {
-                self.bypass.claim(generation.id, extent, part, class != Class::Demand)
-            });
+            let slot =
+                part.clone().and_then(|part| self.bypass.claim(generation.id, extent, part, class != Class::Demand));
             match (slot, part) {
                 (Some(slot), Some(part)) => self.submit_past(generation, extent, slot, part.bytes, class),
                 _ => self.give_up(generation, &(extent..extent + 1)),
@@ -405,7 +404,13 @@ impl Store {
 }
 
 /// Lets whoever comes to wait for `extents` find the job that reads them, and moves it up if somebody waits already.
-pub(super) fn make_findable(generation: &Generation, extents: &Range<ExtentIndex>, job: JobId, engine: &Engine, class: Class) {
+pub(super) fn make_findable(
+    generation: &Generation,
+    extents: &Range<ExtentIndex>,
+    job: JobId,
+    engine: &Engine,
+    class: Class,
+) {
     if class == Class::Demand {
         return;
     }

@@ -50,7 +50,8 @@ pub fn status(status: &Status, paint: Paint) -> String {
 fn gpus(text: &mut String, report: &GpuReport) {
     for (number, device) in report.driver.devices.iter().enumerate() {
         let reads = device.direct_uploads.then(|| "reads the RAM of weightfs by itself".to_owned());
-        let uploads = reads.into_iter().chain(device.reason.as_ref().map(|why| plain(why))).collect::<Vec<_>>().join(", ");
+        let uploads =
+            reads.into_iter().chain(device.reason.as_ref().map(|why| plain(why))).collect::<Vec<_>>().join(", ");
         let name = plain(&device.name);
         field(text, "GPU", &format!("cuda:{number} {name}, {}; {uploads}", ByteSize(device.memory_bytes)));
     }

@@ -6,13 +6,19 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 use weightfs::failpoint;
-use weightfs::journal::{FileKey, HandleKind, Record, StepState};
+use weightfs::journal::{FileKey, HandleKind, Record, StepState, Underway};
 
 use super::{Caller, Fs};
 use crate::attr::SourceKey;
 use crate::error::FsError;
 
 impl Fs {
+    /// Where a request changes something: it is noted who is at it, and if a thread of a dead worker still is, that is
+    /// waited for.
+    pub fn begin(&self, caller: &Caller) -> Underway<'_> {
+        self.ledger.legacy.journal().begin(self.ledger.mount, caller.unique, caller.resent)
+    }
+
     /// Carries out a change of names. `before` is what the names lead to now.
     pub(super) fn step<R>(
         &self,
