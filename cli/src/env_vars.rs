@@ -33,7 +33,5 @@ pub const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 pub const HOME: &str = "HOME";
 /// Where to look for fusermount3.
 pub const PATH: &str = "PATH";
-/// The socket on which systemd wants to hear that a service is ready (sd_notify(3)).
-pub const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 /// Set and not empty: no colours (<https://no-color.org>).
 pub const NO_COLOR: &str = "NO_COLOR";

@@ -40,10 +40,8 @@ struct Pending {
     file: SourceKey,
     /// What it had asked about.
     id: u64,
-    /// The numbers that it was answered with since.
-    answers: Vec<u64>,
-    /// The name that it has looked up last.
-    name: Option<Name>,
+    /// The numbers that it was answered with since, each for a name.
+    answers: Vec<(u64, Name)>,
     /// By an earlier worker, which knew what it has looked up since.
     inherited: bool,
     at: Instant,
@@ -54,9 +52,13 @@ impl Pending {
         self.at.elapsed() < RETURN
     }
 
+    fn name_of(&self, id: u64) -> Option<&Name> {
+        self.answers.iter().rev().find(|(answer, _)| *answer == id).map(|(_, name)| name)
+    }
+
     fn is_second_try(&self, id: u64) -> bool {
         self.inherited && self.is_recent()
-            || if self.answers.is_empty() { self.id == id } else { self.answers.contains(&id) }
+            || if self.answers.is_empty() { self.id == id } else { self.name_of(id).is_some() }
     }
 }
 
@@ -103,8 +105,7 @@ impl Bounced {
         if let Some(pending) = self.by_thread.lock().get_mut(&thread)
             && pending.answers.len() < MOST_LOOKUPS
         {
-            pending.answers.push(id);
-            pending.name = Some(Name { parent, name: name.to_owned() });
+            pending.answers.push((id, Name { parent, name: name.to_owned() }));
         }
     }
 
@@ -116,9 +117,12 @@ impl Bounced {
         self.by_thread.lock().get(&thread).filter(|pending| pending.is_second_try(id)).map(|pending| pending.purpose)
     }
 
-    /// The name that `thread` has looked up last for its second try.
-    pub fn name(&self, thread: u32) -> Option<Name> {
-        self.by_thread.lock().get(&thread).and_then(|pending| pending.name.clone())
+    /// The name that `thread` has looked up for its second try, and for which it got `id`.
+    pub fn name(&self, thread: u32, id: u64) -> Option<Name> {
+        if self.is_empty() {
+            return None;
+        }
+        self.by_thread.lock().get(&thread).and_then(|pending| pending.name_of(id).cloned())
     }
 
     /// Whether `thread` is about to come back to write, whatever its name leads to by then: its lookups are to be
@@ -159,7 +163,7 @@ impl Bounced {
 }
 
 fn pending(id: u64, file: SourceKey, purpose: Purpose) -> Pending {
-    Pending { purpose, file, id, answers: Vec::new(), name: None, inherited: false, at: Instant::now() }
+    Pending { purpose, file, id, answers: Vec::new(), inherited: false, at: Instant::now() }
 }
 
 #[cfg(test)]
@@ -197,7 +201,7 @@ mod tests {
         bounced.looked_up(7, 11, 10, OsStr::new("file"));
         let found = [1, 10, 11, 12].map(|id| bounced.second_try(7, id).is_some());
         assert_eq!(found, [false, true, true, false]);
-        assert_eq!(bounced.name(7), Some(Name { parent: 10, name: "file".into() }));
+        assert_eq!(bounced.name(7, 11), Some(Name { parent: 10, name: "file".into() }));
     }
 
     #[test]

@@ -20,7 +20,7 @@ use weightfs::journal::{Journal, JournalError, Legacy, Parked, State};
 use weightfs::store::{Store, StoreConfig, StoreError};
 
 use crate::api::{ControlServer, StartError};
-use crate::control::{Control, Parts};
+use crate::control::{Control, Parts, Standing};
 use crate::detached::Detached;
 use crate::invalidate::Cause;
 use crate::ledger::Ledger;
@@ -41,8 +41,6 @@ const GRACE: Duration = Duration::from_secs(10);
 pub enum DaemonError {
     #[error("the supervisor cannot be understood: {0}")]
     Link(io::Error),
-    #[error("cannot open {}: {error}", .path.display())]
-    Source { path: PathBuf, error: io::Error },
     #[error(transparent)]
     Journal(#[from] JournalError),
     #[error("the kernel does not agree on {}: {error}", .mountpoint.display())]
@@ -66,13 +64,14 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
     rustix::process::umask(rustix::fs::Mode::empty());
     tuning::raise_descriptor_limit();
     let Handover { setup, devices, sources, arena, listener, journal, mut parked, link } = handover;
-    let Setup { settings, pages, introductions, restarts, mut notes } = setup;
+    let Setup { settings, pages, introductions, facts, restarts, mut notes } = setup;
     let ended = Arc::new(Ended::default());
     let upgrades = Upgrades::start(Arc::clone(&link), Arc::clone(&ended)).map_err(DaemonError::Link)?;
     let (journal, state) = Journal::open(journal)?;
     failpoint::pass("takeover.journal");
     let State { mounts: mut states, generations } = state;
     let legacy = Legacy::new(journal, Arc::<Link>::clone(&link), restarts);
+    let standing = Standing::new(parked.remove(&Parked::Hints), &legacy).map_err(DaemonError::Link)?;
     let kept = kept_generations(generations, &mut parked, &legacy);
     let store = Store::start_in(
         StoreConfig {
@@ -95,19 +94,31 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
         }
     }
     let mut taken = Vec::new();
-    let parts = devices.into_iter().zip(sources).zip(introductions).zip(&settings.mounts);
-    for (mount, (((device, source), introduction), spec)) in (0..).zip(parts) {
-        let failed = |error: rustix::io::Errno| DaemonError::Source { path: spec.source.clone(), error: error.into() };
+    let parts = devices.into_iter().zip(sources).zip(introductions).zip(facts);
+    for (mount, (((device, source), introduction), facts)) in (0..).zip(parts) {
         taken.push(Taken {
             device,
-            root: Arc::new(SourceRoot::of(source).map_err(failed)?),
+            root: Arc::new(SourceRoot::known(source, facts)),
             introduction,
             state: states.remove(&mount).unwrap_or_default(),
             handles: handles.remove(&mount).unwrap_or_default(),
             ledger: Ledger { legacy: Arc::clone(&legacy), mount },
         });
     }
-    serve_all(&settings, taken, &store, listener, (notes, restarts), signals, (link, ended, upgrades))
+    let served = serve_all(
+        &settings,
+        taken,
+        &store,
+        listener,
+        (notes, restarts, standing),
+        signals,
+        (Arc::clone(&link), ended, upgrades),
+    );
+    if link.is_alone() {
+        // What the supervisor would have done. Nobody answers there any more.
+        let _ = std::fs::remove_file(&settings.control_socket);
+    }
+    served
 }
 
 /// Serves the mounts; unless another worker is to go on with them, nothing is mounted afterwards.
@@ -116,7 +127,7 @@ fn serve_all(
     taken: Vec<Taken>,
     store: &Arc<Store>,
     listener: UnixListener,
-    (mut notes, restarts): (Vec<String>, u64),
+    (mut notes, restarts, standing): (Vec<String>, u64, Standing),
     signals: SigSet,
     (link, ended, upgrades): (Arc<Link>, Arc<Ended>, Upgrades),
 ) -> Result<(), DaemonError> {
@@ -138,6 +149,7 @@ fn serve_all(
         open: settings.allow_other,
         listen: settings.listen,
         legacy,
+        standing,
         restarts,
         upgrade: Some(Box::new(move |program| upgrades.ask(program))),
     });
@@ -198,7 +210,9 @@ fn serve(
         .name("signals".to_owned())
         .spawn(move || end_on_signal(signals, all, &end))
         .map_err(DaemonError::Thread)?;
-    link.send(&Report::Ready { notes }, &[]).map_err(DaemonError::Link)?;
+    if let Err(error) = link.send(&Report::Ready { notes }, &[]) {
+        tracing::warn!(%error, "the supervisor does not hear that the mounts answer");
+    }
     Ok(ended.wait_for(mounts.len()))
 }
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::fs::{AtFlags, CWD, FileType, Stat};
 
 use crate::attr::SourceKey;
-use crate::nodes::Origin;
+use crate::nodes::{Base, Origin};
 use crate::source::SourceRoot;
 
 /// As many links as the kernel follows.
@@ -43,15 +43,17 @@ impl Follow {
         let from = std::fs::read_link(crate::source::proc_path(directory)).ok()?;
         let (path, stat) = self.walk(from, target)?;
         let origin = match FileType::from_raw_mode(stat.st_mode) {
-            FileType::Directory => Origin { base: Arc::new(SourceRoot::open_plain(&path).ok()?), path: PathBuf::new() },
+            FileType::Directory => {
+                Origin { base: Base::Open(Arc::new(SourceRoot::open_plain(&path).ok()?)), path: PathBuf::new() }
+            }
             FileType::RegularFile => Origin {
-                base: Arc::new(SourceRoot::open_plain(path.parent()?).ok()?),
+                base: Base::Open(Arc::new(SourceRoot::open_plain(path.parent()?).ok()?)),
                 path: PathBuf::from(path.file_name()?),
             },
             _ => return None,
         };
         // What was opened is what was looked at, or somebody is moving things just now.
-        let reached = rustix::fs::fstat(origin.base.locate(&origin.path).ok()?).ok()?;
+        let reached = rustix::fs::fstat(origin.base.root()?.locate(&origin.path).ok()?).ok()?;
         (SourceKey::of(&reached) == SourceKey::of(&stat)).then_some((origin, stat))
     }
 
@@ -118,7 +120,8 @@ mod tests {
         let directory = rustix::fs::open(root, rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
         let link = crate::source::stat_at(&directory, OsStr::new(name)).unwrap();
         let (origin, _) = follow.outside(directory.as_fd(), OsStr::new(name), &link)?;
-        let base = std::fs::read_link(crate::source::proc_path(origin.base.as_fd())).unwrap();
+        let root = origin.base.root().unwrap();
+        let base = std::fs::read_link(crate::source::proc_path(root.as_fd())).unwrap();
         Some(base.join(origin.path))
     }
 

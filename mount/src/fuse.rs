@@ -98,7 +98,7 @@ impl Filesystem for Adapter {
 
     fn getattr(&self, request: &Request, node: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
         let caller = caller(request);
-        self.fs.run(node.0, move |fs| reply_attr(reply, fs.once(node.0, &caller, fs.getattr(node.0))));
+        self.fs.run(node.0, move |fs| reply_attr(reply, fs.once(node.0, &caller, fs.getattr(node.0, &caller))));
     }
 
     fn setattr(
@@ -403,13 +403,14 @@ impl Filesystem for Adapter {
     fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(node.0, move |fs| {
-            reply_xattr(reply, size, fs.once(node.0, &caller, fs.getxattr(node.0, &name)));
+            reply_xattr(reply, size, fs.once(node.0, &caller, fs.getxattr(node.0, &name, &caller)));
         });
     }
 
     fn listxattr(&self, request: &Request, node: INodeNo, size: u32, reply: ReplyXattr) {
         let caller = caller(request);
-        self.fs.run(node.0, move |fs| reply_xattr(reply, size, fs.once(node.0, &caller, fs.listxattr(node.0))));
+        self.fs
+            .run(node.0, move |fs| reply_xattr(reply, size, fs.once(node.0, &caller, fs.listxattr(node.0, &caller))));
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -421,7 +422,7 @@ impl Filesystem for Adapter {
 
     fn access(&self, request: &Request, node: INodeNo, _: AccessFlags, reply: ReplyEmpty) {
         let caller = caller(request);
-        self.fs.run(node.0, move |fs| reply_empty(reply, fs.once(node.0, &caller, fs.access(node.0))));
+        self.fs.run(node.0, move |fs| reply_empty(reply, fs.once(node.0, &caller, fs.access(node.0, &caller))));
     }
 
     fn fallocate(

@@ -6,6 +6,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
@@ -15,6 +16,7 @@ use fuser::{INodeNo, Notifier};
 use weightfs::store::Generation;
 
 use crate::fs::Fs;
+use crate::notice::expire_entry;
 use crate::watch::Change;
 
 /// Changes that come together are answered together.
@@ -25,15 +27,10 @@ const AGAIN: Duration = Duration::from_millis(400);
 /// One thing that the kernel is to forget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expiry {
-    Entry {
-        directory: u64,
-        name: OsString,
-    },
+    /// What a name leads to; nothing any more where it is `gone`.
+    Entry { directory: u64, name: OsString, gone: bool },
     /// Attributes, and pages where the content may have changed.
-    Node {
-        id: u64,
-        pages: bool,
-    },
+    Node { id: u64, pages: bool },
 }
 
 /// Why.
@@ -51,10 +48,12 @@ pub struct Invalidator {
 }
 
 impl Invalidator {
-    pub fn start(fs: Arc<Fs>, notifier: Notifier) -> std::io::Result<Self> {
+    /// `device` is the one that `notifier` writes to.
+    pub fn start(fs: Arc<Fs>, notifier: Notifier, device: OwnedFd) -> std::io::Result<Self> {
         let (causes, received) = channel();
+        let kernel = Kernel { notifier, device };
         let thread =
-            std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || run(&fs, &notifier, &received))?;
+            std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || run(&fs, &kernel, &received))?;
         Ok(Self { causes, thread: Some(thread) })
     }
 
@@ -75,7 +74,7 @@ impl Drop for Invalidator {
     }
 }
 
-fn run(fs: &Fs, notifier: &Notifier, causes: &Receiver<Cause>) {
+fn run(fs: &Fs, kernel: &Kernel, causes: &Receiver<Cause>) {
     let mut again: Vec<(Instant, HashSet<Expiry>)> = Vec::new();
     loop {
         let wait = again.first().map_or(Duration::MAX, |(at, _)| at.saturating_duration_since(Instant::now()));
@@ -99,7 +98,7 @@ fn run(fs: &Fs, notifier: &Notifier, causes: &Receiver<Cause>) {
         let due = again.iter().take_while(|(at, _)| *at <= now).count();
         expiries.extend(again.drain(..due).flat_map(|(_, expiries)| expiries));
         for expiry in &expiries {
-            if let Err(error) = tell(notifier, expiry) {
+            if let Err(error) = kernel.tell(expiry) {
                 tracing::debug!(%error, ?expiry, "the kernel was not told of a change");
             }
         }
@@ -111,16 +110,25 @@ fn expire(fs: &Fs, cause: Cause) -> Vec<Expiry> {
         Cause::Changed(change) => fs.expiries(change),
         Cause::Residency(generation) => {
             let names = fs.residency_changed(&generation);
-            names.into_iter().map(|(directory, name)| Expiry::Entry { directory, name }).collect()
+            names.into_iter().map(|(directory, name)| Expiry::Entry { directory, name, gone: false }).collect()
         }
         Cause::Stop => Vec::new(),
     }
 }
 
-fn tell(notifier: &Notifier, expiry: &Expiry) -> std::io::Result<()> {
-    match expiry {
-        Expiry::Entry { directory, name } => notifier.inval_entry(INodeNo(*directory), name),
-        // An offset below zero leaves the pages alone.
-        Expiry::Node { id, pages } => notifier.inval_inode(INodeNo(*id), if *pages { 0 } else { -1 }, 0),
+struct Kernel {
+    notifier: Notifier,
+    device: OwnedFd,
+}
+
+impl Kernel {
+    fn tell(&self, expiry: &Expiry) -> std::io::Result<()> {
+        match expiry {
+            // Its inode goes with it, and whatever is mounted on it.
+            Expiry::Entry { directory, name, gone: true } => self.notifier.inval_entry(INodeNo(*directory), name),
+            Expiry::Entry { directory, name, gone: false } => expire_entry(self.device.as_fd(), *directory, name),
+            // An offset below zero leaves the pages alone.
+            Expiry::Node { id, pages } => self.notifier.inval_inode(INodeNo(*id), if *pages { 0 } else { -1 }, 0),
+        }
     }
 }

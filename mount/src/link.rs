@@ -5,6 +5,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::socket::{
     AddressFamily, ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, SockType, recvmsg, sendmsg, socketpair,
@@ -12,14 +13,23 @@ use nix::sys::socket::{
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use weightfs::arena::Pages;
-use weightfs::journal::{Parked, Parking};
+use weightfs::journal::{Parked, Parking, VERSION};
 
 use crate::settings::{Settings, path_bytes};
+use crate::source::Facts;
 
 /// Descriptors that one message can carry: the kernel's limit is 253.
 pub const MOST_DESCRIPTORS: usize = 250;
 /// Bytes of the longest message.
 const LONGEST: usize = 128 << 10;
+
+/// Of the messages. Whoever changes them raises it.
+const FORM: u32 = 2;
+
+/// The form of all that a worker is handed, the journal included. A program of another form cannot take over.
+pub fn form() -> u32 {
+    VERSION << 16 | FORM
+}
 
 /// From the supervisor.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,6 +53,8 @@ pub struct Setup {
     pub pages: Pages,
     /// What the kernel introduced itself with, for every mount.
     pub introductions: Vec<Vec<u8>>,
+    /// What is known of the sources, which may not answer.
+    pub facts: Vec<Facts>,
     /// Workers before this one.
     pub restarts: u64,
     pub notes: Vec<String>,
@@ -80,6 +92,8 @@ pub struct Link {
     socket: OwnedFd,
     /// Where messages are received.
     buffer: Mutex<Vec<u8>>,
+    /// Nobody is at the other end any more.
+    alone: AtomicBool,
 }
 
 impl Link {
@@ -91,11 +105,20 @@ impl Link {
 
     /// The worker's end.
     pub fn of(socket: OwnedFd) -> Self {
-        Self { socket, buffer: Mutex::new(vec![0; LONGEST]) }
+        Self { socket, buffer: Mutex::new(vec![0; LONGEST]), alone: AtomicBool::new(false) }
     }
 
     pub fn as_socket(&self) -> &OwnedFd {
         &self.socket
+    }
+
+    /// Nobody listens any more, and nobody will.
+    pub fn leave_alone(&self) {
+        self.alone.store(true, Ordering::Release);
+    }
+
+    pub fn is_alone(&self) -> bool {
+        self.alone.load(Ordering::Acquire)
     }
 
     pub fn send<M: Serialize>(&self, message: &M, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
@@ -157,11 +180,20 @@ impl Link {
 
 impl Parking for Link {
     fn park(&self, what: Parked, descriptor: BorrowedFd<'_>) -> io::Result<()> {
-        self.send(&Report::Park(what), &[descriptor])
+        match self.send(&Report::Park(what), &[descriptor]) {
+            // Nobody will go on after this process, which is no reason to stop.
+            Err(error) if matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset) => {
+                self.leave_alone();
+                Ok(())
+            }
+            sent => sent,
+        }
     }
 
     fn unpark(&self, what: Parked) {
-        if let Err(error) = self.send(&Report::Unpark(what), &[]) {
+        if !self.is_alone()
+            && let Err(error) = self.send(&Report::Unpark(what), &[])
+        {
             tracing::warn!(%error, "the supervisor keeps a descriptor that nobody needs");
         }
     }

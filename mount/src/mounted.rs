@@ -120,7 +120,7 @@ impl Mount {
         ended: &Arc<Ended>,
     ) -> Result<Self, DaemonError> {
         let Taken { device, root, introduction, mut state, handles, ledger } = taken;
-        let watched = Watcher::new(root.as_fd());
+        let watched = Watcher::new(&root);
         let (watcher, changes) = watched.map_or((None, None), |(watcher, changes)| (Some(watcher), Some(changes)));
         let follow = settings.follow_symlinks.then(|| {
             let paths = settings.mounts.iter().flat_map(|spec| [spec.source.clone(), spec.mountpoint.clone()]);
@@ -167,7 +167,8 @@ impl Mount {
             );
         }
         failpoint::pass("takeover.resend");
-        let invalidator = Invalidator::start(Arc::clone(&fs), notifier).map_err(DaemonError::Thread)?;
+        let writing = device.try_clone().map_err(DaemonError::Thread)?;
+        let invalidator = Invalidator::start(Arc::clone(&fs), notifier, writing).map_err(DaemonError::Thread)?;
         if agreed.is_some() {
             // What changed meanwhile was told to nobody. Its own end of the channel is there.
             let _ = invalidator.sender().send(Cause::Changed(Change::Everything));

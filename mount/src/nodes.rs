@@ -10,7 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
@@ -41,8 +41,39 @@ pub struct Name {
 /// Where a chain of names ends: the root of the mount, or what a followed link points to.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    pub base: Arc<SourceRoot>,
+    pub base: Base,
     pub path: PathBuf,
+}
+
+/// A directory, which is opened when it is needed: an earlier worker knew it, and it may not answer.
+#[derive(Clone, Debug)]
+pub enum Base {
+    Open(Arc<SourceRoot>),
+    Named(Arc<(PathBuf, OnceLock<Option<Arc<SourceRoot>>>)>),
+}
+
+impl Base {
+    fn named(path: PathBuf) -> Self {
+        Base::Named(Arc::new((path, OnceLock::new())))
+    }
+
+    /// None where it has gone meanwhile.
+    pub fn root(&self) -> Option<Arc<SourceRoot>> {
+        match self {
+            Base::Open(root) => Some(Arc::clone(root)),
+            Base::Named(named) => {
+                let (path, root) = &**named;
+                root.get_or_init(|| SourceRoot::open_plain(path).ok().map(Arc::new)).clone()
+            }
+        }
+    }
+
+    fn path(&self) -> Option<PathBuf> {
+        match self {
+            Base::Open(root) => std::fs::read_link(crate::source::proc_path(root.as_fd())).ok(),
+            Base::Named(named) => Some(named.0.clone()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -117,9 +148,7 @@ impl Node {
         let names = self.names.lock();
         let (mount, id) = (self.ledger.mount, self.id);
         let key = (self.key.device, self.key.inode);
-        let base = self.origin.as_ref().and_then(|origin| {
-            std::fs::read_link(crate::source::proc_path(origin.base.as_fd())).ok().zip(Some(origin.path.as_os_str()))
-        });
+        let base = self.origin.as_ref().and_then(|origin| origin.base.path().zip(Some(origin.path.as_os_str())));
         let origin = base.as_ref().map(|(base, path)| (base.as_os_str().as_bytes(), path.as_bytes()));
         let kind = self.kind.as_raw_mode();
         let name = names.first().map(|name| (name.parent, name.name.as_bytes()));
@@ -164,7 +193,7 @@ pub struct Nodes {
 impl Nodes {
     pub fn new(root: Arc<SourceRoot>, ledger: Ledger) -> Self {
         let key = root.key();
-        let origin = Origin { base: root, path: PathBuf::new() };
+        let origin = Origin { base: Base::Open(root), path: PathBuf::new() };
         let (lookups, its) = (Lookups::none(), ledger.clone());
         let node = Arc::new(Node::new(ROOT, key, FileType::Directory, Some(origin), lookups, its));
         Self { root_device: key.device, ledger, by_id: RwLock::new(HashMap::from([(ROOT, node)])) }
@@ -177,10 +206,9 @@ impl Nodes {
             self.ledger.note(&Record::NodeGone { mount: self.ledger.mount, id });
             return lookups.release(&self.ledger);
         }
-        let origin = state.origin.and_then(|(base, path)| {
+        let origin = state.origin.map(|(base, path)| {
             let [base, path] = [base, path].map(|bytes| PathBuf::from(OsString::from_vec(bytes)));
-            // Where it has gone meanwhile, the node is found by its name or not at all.
-            Some(Origin { base: Arc::new(SourceRoot::open_plain(&base).ok()?), path })
+            Origin { base: Base::named(base), path }
         });
         let key = SourceKey { device: state.key.0, inode: state.key.1 };
         let kind = FileType::from_raw_mode(state.kind);
@@ -295,7 +323,7 @@ impl Nodes {
         for node in by_id.values() {
             expiries.push(Expiry::Node { id: node.id, pages: true });
             let names = node.names().into_iter();
-            expiries.extend(names.map(|Name { parent, name }| Expiry::Entry { directory: parent, name }));
+            expiries.extend(names.map(|Name { parent, name }| Expiry::Entry { directory: parent, name, gone: false }));
         }
         expiries
     }
@@ -303,13 +331,13 @@ impl Nodes {
     /// The paths at which a node may be found, the likeliest first, each beneath its base.
     pub fn paths(&self, node: &Node) -> Vec<(Arc<SourceRoot>, PathBuf)> {
         if let Some(origin) = &node.origin {
-            return vec![(Arc::clone(&origin.base), origin.path.clone())];
+            return origin.base.root().map(|base| (base, origin.path.clone())).into_iter().collect();
         }
-        let names = node.names();
-        names.into_iter().rev().filter_map(|name| self.path_of(name)).collect()
+        let names = node.names().into_iter().rev();
+        names.filter_map(|name| self.path_of(name)).filter_map(|(base, path)| Some((base.root()?, path))).collect()
     }
 
-    fn path_of(&self, name: Name) -> Option<(Arc<SourceRoot>, PathBuf)> {
+    fn path_of(&self, name: Name) -> Option<(Base, PathBuf)> {
         let by_id = self.by_id.read();
         let mut reversed = vec![name.name];
         let mut parent = by_id.get(&name.parent)?;
@@ -318,7 +346,7 @@ impl Nodes {
             if let Some(origin) = &parent.origin {
                 let mut path = origin.path.clone();
                 path.extend(reversed.iter().rev());
-                return Some((Arc::clone(&origin.base), path));
+                return Some((origin.base.clone(), path));
             }
             let next = parent.names.lock().last().cloned()?;
             reversed.push(next.name);

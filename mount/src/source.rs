@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 
 use crate::attr::SourceKey;
 
@@ -15,9 +16,21 @@ use crate::attr::SourceKey;
 #[derive(Debug)]
 pub struct SourceRoot {
     root: OwnedFd,
-    key: SourceKey,
-    owner: u32,
+    facts: Facts,
 }
+
+/// What is known of a root since it was opened, and may be asked for without waiting for the source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    device: u64,
+    inode: u64,
+    owner: u32,
+    local: bool,
+}
+
+/// Local file systems, on which every change is made by this kernel: ext, XFS, Btrfs, F2FS, tmpfs, ZFS, bcachefs.
+const LOCAL: [rustix::fs::FsWord; 7] =
+    [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994, 0x2FC1_2FC1, 0xCA45_1A4E];
 
 impl SourceRoot {
     /// # Errors
@@ -34,19 +47,34 @@ impl SourceRoot {
         Self::of(root)
     }
 
-    /// A directory that somebody else has opened.
-    pub fn of(root: OwnedFd) -> Result<Self, Errno> {
+    fn of(root: OwnedFd) -> Result<Self, Errno> {
         let stat = rustix::fs::fstat(&root)?;
-        Ok(Self { root, key: SourceKey::of(&stat), owner: stat.st_uid })
+        let SourceKey { device, inode } = SourceKey::of(&stat);
+        let local = is_local(root.as_fd());
+        Ok(Self { root, facts: Facts { device, inode, owner: stat.st_uid, local } })
+    }
+
+    /// A directory that another process has opened. Does not wait for the source.
+    pub fn known(root: OwnedFd, facts: Facts) -> Self {
+        Self { root, facts }
+    }
+
+    pub fn facts(&self) -> Facts {
+        self.facts
     }
 
     pub fn key(&self) -> SourceKey {
-        self.key
+        SourceKey { device: self.facts.device, inode: self.facts.inode }
     }
 
-    /// The user whose directory it was when it was opened. Asking for it never waits for the source.
+    /// The user whose directory it was when it was opened.
     pub fn owner(&self) -> u32 {
-        self.owner
+        self.facts.owner
+    }
+
+    /// Whether its file system tells of every change.
+    pub fn is_local(&self) -> bool {
+        self.facts.local
     }
 
     /// Opens what lies at `path` beneath the root (the root itself for an empty path).
@@ -82,6 +110,11 @@ impl AsFd for SourceRoot {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.root.as_fd()
     }
+}
+
+/// Whether every change of what lies there is made by this kernel, which tells of it.
+pub fn is_local(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstatfs(fd).is_ok_and(|statfs| LOCAL.contains(&statfs.f_type))
 }
 
 /// `name` in `directory`, a link not followed.

@@ -15,14 +15,10 @@ use parking_lot::RwLock;
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 
-use crate::source::proc_path;
+use crate::source::{SourceRoot, is_local, proc_path};
 
 /// More than a few thousand folders of models nobody has; what lies beyond is believed for less than a second.
 const MOST_WATCHES: usize = 16 << 10;
-
-/// Local file systems, on which every change is made by this kernel: ext, XFS, Btrfs, F2FS, tmpfs, ZFS, bcachefs.
-const LOCAL: [rustix::fs::FsWord; 7] =
-    [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994, 0x2FC1_2FC1, 0xCA45_1A4E];
 
 /// Something changed behind or through the mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,8 +59,8 @@ pub struct Changes {
 
 impl Watcher {
     /// None where the file system of `root` changes without telling, or inotify is not to be had.
-    pub fn new(root: BorrowedFd<'_>) -> Option<(Watcher, Changes)> {
-        if !is_local(root) {
+    pub fn new(root: &SourceRoot) -> Option<(Watcher, Changes)> {
+        if !root.is_local() {
             return None;
         }
         let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
@@ -196,10 +192,6 @@ impl Changes {
     }
 }
 
-fn is_local(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstatfs(fd).is_ok_and(|statfs| LOCAL.contains(&statfs.f_type))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -208,7 +200,8 @@ mod tests {
     fn changes_are_told_with_their_directory_and_name() {
         let folder = tempfile::tempdir().unwrap();
         let open = || std::fs::File::open(folder.path()).unwrap();
-        let Some((watcher, changes)) = Watcher::new(open().as_fd()) else {
+        let root = SourceRoot::open(folder.path()).unwrap();
+        let Some((watcher, changes)) = Watcher::new(&root) else {
             eprintln!("SKIPPED: the temporary folder is on a file system that does not tell of changes");
             return;
         };

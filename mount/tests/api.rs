@@ -10,9 +10,10 @@ use std::time::Duration;
 use tempfile::TempDir;
 use weightfs::control::{EventKind, PrefetchRequest, Problem, ProblemKind};
 use weightfs::fill::EngineChoice;
+use weightfs::journal::Legacy;
 use weightfs::store::{Store, StoreConfig};
 use weightfs_mount::api::{self, ControlServer, METRICS};
-use weightfs_mount::control::{Control, Parts};
+use weightfs_mount::control::{Control, Parts, Standing};
 use weightfs_mount::control_client::{ClientError, ControlClient, Told};
 use weightfs_mount::runtime_dir::listen;
 
@@ -34,6 +35,7 @@ impl Fixture {
             history: None,
         })
         .unwrap();
+        let legacy = Legacy::of_nobody().unwrap();
         let control = Control::start(Parts {
             store: Arc::clone(&store),
             mounts: Vec::new(),
@@ -43,7 +45,8 @@ impl Fixture {
             open: true,
             listen: None,
             restarts: 2,
-            legacy: weightfs::journal::Legacy::of_nobody().unwrap(),
+            standing: Standing::new(None, &legacy).unwrap(),
+            legacy,
             upgrade: Some(Box::new(|program| match program.to_str() {
                 Some("/panic") => panic!("as the test wants"),
                 _ => Ok(()),

@@ -4,8 +4,8 @@ use std::fs::File;
 use std::io::IoSliceMut;
 use std::num::NonZeroU64;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{Advice, AtFlags, Mode as FileMode, OFlags, StatxFlags};
 use rustix::io::{Errno, ReadWriteFlags};
@@ -29,12 +29,8 @@ const FOR_RING: [rustix::fs::FsWord; 7] =
 #[derive(Debug)]
 pub struct SourceFile {
     buffered: File,
-    /// The same file with O_DIRECT, where its filesystem takes that flag.
-    direct: Option<Arc<File>>,
-    /// Direct reads may be left to io_uring.
-    for_ring: bool,
-    /// Offsets and lengths of direct reads are multiples of this, in bytes.
-    align: u64,
+    /// The same file with O_DIRECT, where its filesystem takes that flag. Not there yet where nobody has waited for it.
+    direct: OnceLock<Option<Direct>>,
     /// The filesystem took the flag but not the reads.
     direct_refused: AtomicBool,
     /// Requests that a driver has at present.
@@ -43,38 +39,55 @@ pub struct SourceFile {
     faults: Option<super::faults::Faults>,
 }
 
+#[derive(Debug)]
+struct Direct {
+    file: Arc<File>,
+    /// Its reads may be left to io_uring.
+    for_ring: bool,
+    /// Offsets and lengths of its reads are multiples of this, in bytes.
+    align: u64,
+}
+
 impl SourceFile {
     /// Takes a file that was opened for reading, and opens it a second time for direct reads: the very same inode,
     /// whatever its name leads to by now. Where that is not allowed or not supported, reads are buffered.
     pub fn new(file: File) -> Self {
-        let again = format!("/proc/self/fd/{}", file.as_raw_fd());
-        // Not O_NONBLOCK: io_uring would then give up on filesystems that it has to wait for.
-        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-        let direct = rustix::fs::open(again, flags, FileMode::empty()).ok();
-        Self::with_direct(file, direct)
+        let source = Self::unasked(file);
+        source.open_directly();
+        source
     }
 
-    /// As [`SourceFile::new`], with a descriptor of the same file that was opened with O_DIRECT and without
-    /// O_NONBLOCK, or none.
-    pub fn with_direct(file: File, direct: Option<OwnedFd>) -> Self {
-        let align = match &direct {
-            Some(direct) => direct_alignment(direct),
-            None => None,
-        };
+    /// As [`SourceFile::new`], without asking the source, which may not answer: reads are buffered until
+    /// [`SourceFile::open_directly`] was called.
+    pub fn unasked(file: File) -> Self {
         // Readahead beyond a request would leave pages behind that nobody asked for. Advice: it may be ignored.
         let _ = rustix::fs::fadvise(&file, 0, None, Advice::Random);
-        let direct = direct.filter(|_| align.is_some()).map(|direct| Arc::new(File::from(direct)));
-        let type_of = |direct: &Arc<File>| rustix::fs::fstatfs(direct).map(|statfs| statfs.f_type);
         Self {
             buffered: file,
-            for_ring: direct.as_ref().is_some_and(|direct| type_of(direct).is_ok_and(|kind| FOR_RING.contains(&kind))),
-            direct,
-            align: align.unwrap_or(BLOCK),
+            direct: OnceLock::new(),
             direct_refused: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             #[cfg(test)]
             faults: None,
         }
+    }
+
+    /// Opens the file for direct reads, if that has not been done. Waits for the source.
+    pub fn open_directly(&self) {
+        self.direct.get_or_init(|| {
+            let again = format!("/proc/self/fd/{}", self.buffered.as_raw_fd());
+            // Not O_NONBLOCK: io_uring would then give up on filesystems that it has to wait for.
+            let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
+            rustix::fs::open(again, flags, FileMode::empty()).ok().and_then(Direct::of)
+        });
+    }
+
+    /// As [`SourceFile::new`], with a descriptor of the same file that was opened with O_DIRECT and without
+    /// O_NONBLOCK, or none.
+    pub fn with_direct(file: File, direct: Option<OwnedFd>) -> Self {
+        let source = Self::unasked(file);
+        source.direct.get_or_init(|| direct.and_then(Direct::of));
+        source
     }
 
     /// The file, for reads through the page cache and for its metadata.
@@ -84,16 +97,20 @@ impl SourceFile {
 
     /// Whether reads can bypass the page cache, as far as is known.
     pub fn is_direct(&self) -> bool {
-        self.direct_file().is_some()
+        self.direct().is_some()
+    }
+
+    fn direct(&self) -> Option<&Direct> {
+        self.direct.get()?.as_ref().filter(|_| !self.direct_refused.load(Ordering::Relaxed))
     }
 
     pub(crate) fn direct_file(&self) -> Option<&Arc<File>> {
-        self.direct.as_ref().filter(|_| !self.direct_refused.load(Ordering::Relaxed))
+        self.direct().map(|direct| &direct.file)
     }
 
     /// The file for direct reads by io_uring.
     pub(crate) fn ring_file(&self) -> Option<&Arc<File>> {
-        self.direct_file().filter(|_| self.for_ring)
+        self.direct().filter(|direct| direct.for_ring).map(|direct| &direct.file)
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -123,8 +140,9 @@ impl SourceFile {
         if piece.route == Route::Any && cachestat::all_cached(&self.buffered, offset, len) == Some(true) {
             return Mode::Cached;
         }
-        let aligned = offset.is_multiple_of(self.align) && len.is_multiple_of(self.align);
-        if piece.route != Route::Buffered && aligned && self.is_direct() { Mode::Direct } else { Mode::Buffered }
+        let aligned = |direct: &Direct| offset.is_multiple_of(direct.align) && len.is_multiple_of(direct.align);
+        let may_be_direct = piece.route != Route::Buffered && self.direct().is_some_and(aligned);
+        if may_be_direct { Mode::Direct } else { Mode::Buffered }
     }
 
     /// One attempt at `piece`, on this thread.
@@ -168,6 +186,15 @@ impl SourceFile {
     #[cfg(test)]
     pub(crate) fn with_faults(file: File, faults: super::faults::Faults) -> Self {
         Self { faults: Some(faults), ..Self::new(file) }
+    }
+}
+
+impl Direct {
+    /// None where the file's direct reads cannot be aligned to.
+    fn of(file: OwnedFd) -> Option<Self> {
+        let align = direct_alignment(&file)?;
+        let for_ring = rustix::fs::fstatfs(&file).is_ok_and(|statfs| FOR_RING.contains(&statfs.f_type));
+        Some(Self { file: Arc::new(File::from(file)), for_ring, align })
     }
 }
 

@@ -36,6 +36,8 @@ pub enum Parked {
         mount: u8,
         handle: u64,
     },
+    /// Memory with what was hinted.
+    Hints,
 }
 
 /// Where descriptors are kept.

@@ -1,5 +1,6 @@
 //! What an earlier process has left in the arena: taken over as it is, nothing of it is read again.
 
+use std::collections::HashMap;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,22 +26,34 @@ pub struct Kept {
 
 impl Store {
     pub(super) fn restore(self: &Arc<Self>, kept: Vec<Kept>) {
+        let mut unasked: HashMap<u64, Vec<Arc<SourceFile>>> = HashMap::new();
         for one in kept {
-            let id = one.id;
-            if let Err(error) = self.restore_one(one) {
-                tracing::error!(%error, generation = %id, "what is in RAM of a file cannot be taken over; it is read again");
+            let (id, device) = (one.id, one.state.identity.device);
+            match self.restore_one(one) {
+                Ok(source) => unasked.entry(device).or_default().push(source),
+                Err(error) => {
+                    tracing::error!(%error, generation = %id, "what is in RAM of a file cannot be taken over; it is read again");
+                }
             }
             failpoint::pass("takeover.generation");
         }
+        // A device may not answer. Until it does, its files are not read directly.
+        for (device, files) in unasked {
+            let opening = move || files.iter().for_each(|file| file.open_directly());
+            if let Err(error) = std::thread::Builder::new().name("opening".to_owned()).spawn(opening) {
+                tracing::warn!(%error, device, "files are not read directly any more");
+            }
+        }
     }
 
-    fn restore_one(self: &Arc<Self>, kept: Kept) -> std::io::Result<()> {
+    fn restore_one(self: &Arc<Self>, kept: Kept) -> std::io::Result<Arc<SourceFile>> {
         let Kept { id, state, arena, source } = kept;
         let identity = state.identity;
         let arena = self.arena.adopt(arena, identity.size)?;
         let present = state.runs();
         free_all_but(&arena, &present, extent_count(identity.size))?;
-        let source = Arc::new(SourceFile::new(source.into()));
+        let source = Arc::new(SourceFile::unasked(source.into()));
+        let unasked = Arc::clone(&source);
         let (occupied, legacy) = (Arc::clone(&self.occupied), Arc::clone(&self.legacy));
         let generation = Generation::new(id, state.file, source, identity, occupied, 0, legacy);
         generation.adopt(arena, &present);
@@ -48,7 +61,7 @@ impl Store {
         if state.ended {
             generation.kill();
             self.ended.lock().push(generation);
-            return Ok(());
+            return Ok(unasked);
         }
         let key: SourceFileKey = (identity.device, identity.inode);
         self.generations.lock().insert(key, Arc::clone(&generation));
@@ -60,7 +73,7 @@ impl Store {
         // How it was used is not known any more; that it was, is.
         residency.opened(state.file, UseKind::Load);
         residency.touched(state.file, &present, UseKind::Load, self.now());
-        Ok(())
+        Ok(unasked)
     }
 
     /// An open file of an earlier process, on the generation that it was opened on, if that is still there.

@@ -20,6 +20,7 @@ pub mod pages;
 pub mod python;
 pub mod requirements;
 pub mod screen;
+pub mod service;
 pub mod status;
 pub mod system;
 

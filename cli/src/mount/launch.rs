@@ -34,7 +34,7 @@ pub enum LaunchError {
 /// Returns once the mounts of `plan`, which was made of `options`, answer.
 pub fn background(plan: &Plan, options: &Options) -> Result<(), Failure> {
     plan.runtime.prepare().map_err(|error| Failure::new(Exit::Failed, &error))?;
-    let log = open_log(&plan.background_log, plan.log_file.is_some())
+    let log = open_log(&plan.background_log, plan.logging.file.is_some())
         .map_err(|error| Failure::failed(format!("cannot write the log {}: {error}", plan.background_log.display())))?;
     let program = this_program().map_err(|error| Failure::new(Exit::Failed, &LaunchError::Spawn(error)))?;
     let mut command = Command::new(program);

@@ -62,6 +62,11 @@ pub fn run(arguments: MountArgs) -> Result<(), Failure> {
     }
     let arguments = layers::complete(arguments, |name| std::env::var_os(name))
         .map_err(|error| Failure::new(Exit::Usage, &error))?;
+    if arguments.foreground == Some(true)
+        && let Some(served) = serve::in_its_place(&arguments.options)
+    {
+        return served;
+    }
     if arguments.options.replace == Some(true) {
         replace::dead_mounts(&arguments.options)?;
     }

@@ -4,12 +4,12 @@ use std::env;
 use std::path::{Path, PathBuf};
 
 use nix::unistd::Group;
-use tracing::Level;
 use weightfs_mount::runtime_dir::{RuntimeDir, daemon_name};
 use weightfs_mount::settings::Settings;
 
 use super::options::Options;
-use super::values::{LogFormat, LogLevel, Wait};
+use super::serve::Logging;
+use super::values::Wait;
 use super::{folders, sizes};
 use crate::env_vars;
 use crate::exit::{Exit, Failure};
@@ -25,10 +25,7 @@ const SYSTEM_STATE: &str = "/var/lib/weightfs";
 pub struct Plan {
     pub settings: Settings,
     pub runtime: RuntimeDir,
-    pub log_level: Level,
-    pub log_format: LogFormat,
-    /// Given by name.
-    pub log_file: Option<PathBuf>,
+    pub logging: Logging,
     /// Where a daemon in the background logs.
     pub background_log: PathBuf,
 }
@@ -65,11 +62,9 @@ impl Plan {
             control_socket: runtime.socket(&name),
             state_dir,
         };
-        let LogLevel(log_level) = options.log.unwrap_or(LogLevel(Level::INFO));
-        let log_file = options.log_file.clone();
-        let background_log = log_file.clone().unwrap_or_else(|| runtime.log(&name));
-        let log_format = options.log_format.unwrap_or_default();
-        Ok(Self { settings, runtime, log_level, log_format, log_file, background_log })
+        let logging = Logging::of(options);
+        let background_log = logging.file.clone().unwrap_or_else(|| runtime.log(&name));
+        Ok(Self { settings, runtime, logging, background_log })
     }
 }
 

@@ -13,10 +13,12 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
-use weightfs_mount::supervisor::{self, Launch};
+use weightfs_mount::settings::Settings;
+use weightfs_mount::supervisor::{self, Depot, Launch, Remains};
 use weightfs_mount::worker;
 
 use super::launch::READY;
+use super::options::Options;
 use super::plan::Plan;
 use super::values::{LogFormat, LogLevel};
 use crate::exit::{Exit, Failure};
@@ -25,8 +27,29 @@ use crate::output;
 
 /// Until the mounts are gone, logging to the file that was named or to standard error.
 pub fn in_foreground(plan: Plan) -> Result<(), Failure> {
-    let log = writer(plan.log_file.as_deref())?;
-    serve(plan, log, notify::ready)
+    let log = writer(plan.logging.file.as_deref())?;
+    serve(plan, log, Depot::of_service(), notify::ready)
+}
+
+/// Goes on with the mounts of a supervisor that died, if this process was started in its place.
+pub fn in_its_place(options: &Options) -> Option<Result<(), Failure>> {
+    let logging = Logging::of(options);
+    // Before anything asks a mount, which nobody serves.
+    let remains = match Remains::find() {
+        Ok(remains) => remains?,
+        Err(error) => {
+            let message =
+                format!("what an earlier process has left of the mounts cannot be gone on with, and ends: {error}");
+            return Some(Err(Failure::failed(message)));
+        }
+    };
+    let served = writer(logging.file.as_deref()).and_then(|log| {
+        logging.begin(log);
+        let program = launch(&logging, remains.settings())?;
+        let served = supervisor::go_on(remains, program, |_| notify::ready());
+        served.map_err(|error| Failure::new(Exit::Failed, &error))
+    });
+    Some(served)
 }
 
 /// The same as a process started by `launch`: without a terminal, holding no directory.
@@ -34,7 +57,7 @@ pub fn in_background(plan: Plan) -> Result<(), Failure> {
     // Fails only for a process that leads a group, which has left its terminal already.
     let _ = rustix::process::setsid();
     std::env::set_current_dir("/").map_err(|error| Failure::failed(format!("cannot go to /: {error}")))?;
-    serve(plan, BoxMakeWriter::new(io::stderr), || {
+    serve(plan, BoxMakeWriter::new(io::stderr), Depot::none(), || {
         if let Err(error) = say_ready() {
             tracing::warn!(%error, "nobody waits for the mounts any more; ending");
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
@@ -42,18 +65,42 @@ pub fn in_background(plan: Plan) -> Result<(), Failure> {
     })
 }
 
-fn serve(plan: Plan, log: BoxMakeWriter, ready: impl FnOnce()) -> Result<(), Failure> {
-    log_to(log, plan.log_level, plan.log_format);
+fn serve(plan: Plan, log: BoxMakeWriter, depot: Depot, ready: impl FnOnce()) -> Result<(), Failure> {
+    plan.logging.begin(log);
     plan.runtime.prepare().map_err(|error| Failure::new(Exit::Failed, &error))?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), settings = ?plan.settings, "starting");
-    let program = super::launch::this_program()
-        .and_then(|program| Launch::new(program, worker_arguments(&plan)))
-        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))?;
-    let served = supervisor::run(plan.settings, program, |_| {
+    let program = launch(&plan.logging, &plan.settings)?;
+    let served = supervisor::run(plan.settings, program, depot, |_| {
         tracing::info!("every mount answers");
         ready();
     });
     served.map_err(|error| Failure::new(Exit::Failed, &error))
+}
+
+fn launch(logging: &Logging, settings: &Settings) -> Result<Launch, Failure> {
+    super::launch::this_program()
+        .and_then(|program| Launch::new(program, worker_arguments(logging, settings)))
+        .map_err(|error| Failure::failed(format!("cannot find this program: {error}")))
+}
+
+/// How much is logged, how, and where.
+#[derive(Clone, Debug)]
+pub struct Logging {
+    level: Level,
+    format: LogFormat,
+    /// Given by name.
+    pub file: Option<PathBuf>,
+}
+
+impl Logging {
+    pub fn of(options: &Options) -> Self {
+        let LogLevel(level) = options.log.unwrap_or(LogLevel(Level::INFO));
+        Self { level, format: options.log_format.unwrap_or_default(), file: options.log_file.clone() }
+    }
+
+    fn begin(&self, log: BoxMakeWriter) {
+        log_to(log, self.level, self.format);
+    }
 }
 
 fn log_to(log: BoxMakeWriter, level: Level, format: LogFormat) {
@@ -69,14 +116,14 @@ fn log_to(log: BoxMakeWriter, level: Level, format: LogFormat) {
 }
 
 /// What the worker is told beside what the supervisor hands over. The mountpoints are for people who look at processes.
-fn worker_arguments(plan: &Plan) -> Vec<OsString> {
-    let mut arguments = vec!["--log".into(), plan.log_level.to_string().to_lowercase().into()];
-    arguments.extend(["--log-format".into(), plan.log_format.to_string().into()]);
-    if let Some(file) = &plan.log_file {
+fn worker_arguments(logging: &Logging, settings: &Settings) -> Vec<OsString> {
+    let mut arguments = vec!["--log".into(), logging.level.to_string().to_lowercase().into()];
+    arguments.extend(["--log-format".into(), logging.format.to_string().into()]);
+    if let Some(file) = &logging.file {
         arguments.extend(["--log-file".into(), file.clone().into_os_string()]);
     }
     arguments.push("--".into());
-    arguments.extend(plan.settings.mounts.iter().map(|mount| mount.mountpoint.clone().into_os_string()));
+    arguments.extend(settings.mounts.iter().map(|mount| mount.mountpoint.clone().into_os_string()));
     arguments
 }
 
@@ -102,7 +149,7 @@ pub struct WorkerArgs {
 /// Serves the mounts of the supervisor that has started this process.
 pub fn as_worker(arguments: &WorkerArgs) -> Result<(), Failure> {
     if arguments.journal_version {
-        return output::print(&format!("{}\n", weightfs::journal::VERSION));
+        return output::print(&format!("{}\n", worker::form()));
     }
     // Under this name also where the program has none any more.
     let _ = rustix::thread::set_name(c"weightfs");

@@ -15,6 +15,7 @@ use weightfs::store::{HintKind, Opened, Part, QueueEntry};
 
 use super::Control;
 use super::rights::{Peer, Reader};
+use super::standing::Hint;
 
 /// How long a hint is believed where it was not said.
 const BELIEVED: Duration = Duration::from_secs(600);
@@ -47,6 +48,7 @@ impl Control {
         let (files, unknown) = self.named(peer, &hint.paths)?;
         let count = files.len() as u64;
         self.store.mark_in_use(&hint.owner, files, time);
+        self.standing.keep(Some(peer), Hint::InUse(hint.clone()), time);
         Ok(InUse { id: hint.owner.clone(), expires_seconds: time.as_secs_f64(), files: count, unknown })
     }
 
@@ -56,6 +58,8 @@ impl Control {
         }
         self.speak_for(peer, owner, Duration::ZERO)?;
         self.store.mark_in_use(owner, Vec::new(), Duration::ZERO);
+        let ended = InUseHint { paths: Vec::new(), seconds: 0.0, owner: owner.to_owned() };
+        self.standing.keep(Some(peer), Hint::InUse(ended), Duration::ZERO);
         Ok(())
     }
 
@@ -95,6 +99,7 @@ impl Control {
         }
         done.files = entries.len() as u64;
         self.store.hint_queue(&hint.owner, entries, time);
+        self.standing.keep(Some(peer), Hint::Queue(hint.clone()), time);
         Ok(done)
     }
 
@@ -107,6 +112,7 @@ impl Control {
         let (files, unknown) = self.named(peer, &hint.paths)?;
         let count = files.len() as u64;
         self.store.hint_vram(&hint.owner, &hint.device, files, time);
+        self.standing.keep(Some(peer), Hint::Vram(hint.clone()), time);
         Ok(Hinted { files: count, unknown, expires_seconds: Some(time.as_secs_f64()) })
     }
 
@@ -117,11 +123,13 @@ impl Control {
             return Err(ControlError::BadRequest("this name of an owner is too long".to_owned()));
         }
         let files = self.prioritise(owner, &hint.path, hint.priority, time.unwrap_or(FOR_GOOD))?;
+        self.standing.keep(None, Hint::Priority(hint.clone()), time.unwrap_or(FOR_GOOD));
         Ok(Hinted { files, unknown: Vec::new(), expires_seconds: time.map(|time| time.as_secs_f64()) })
     }
 
     pub(super) fn set_priority(&self, path: &Path, priority: Priority) -> Result<(), ControlError> {
-        self.prioritise(NOBODY, path, priority, FOR_GOOD).map(drop)
+        let hint = PriorityHint { owner: None, seconds: None, path: path.to_owned(), priority };
+        self.hint_priority(&hint).map(drop)
     }
 
     fn prioritise(&self, owner: &str, path: &Path, priority: Priority, time: Duration) -> Result<u64, ControlError> {
@@ -134,8 +142,13 @@ impl Control {
     }
 
     pub(super) fn set_limit(&self, bytes: Option<u64>, seconds: Option<f64>) -> Result<(), ControlError> {
-        let time = seconds.map_or(Ok(FOR_GOOD), |seconds| time(Some(seconds)))?;
-        self.store.set_limit(bytes, time).map_err(|error| ControlError::NoRoom(error.to_string()))
+        self.limit_for(bytes, seconds.map_or(Ok(FOR_GOOD), |seconds| time(Some(seconds)))?)
+    }
+
+    pub(super) fn limit_for(&self, bytes: Option<u64>, time: Duration) -> Result<(), ControlError> {
+        self.store.set_limit(bytes, time).map_err(|error| ControlError::NoRoom(error.to_string()))?;
+        self.standing.keep(None, Hint::Limit(bytes), time);
+        Ok(())
     }
 
     /// GPUs that hold all of a file, as programs say.

@@ -12,6 +12,7 @@ mod pins;
 mod places;
 mod prefetch;
 pub mod rights;
+mod standing;
 mod steer;
 mod tensors;
 
@@ -43,6 +44,7 @@ use pins::Pins;
 use places::Places;
 use prefetch::Jobs;
 use rights::{Peer, Rights};
+pub use standing::Standing;
 
 /// How often a mount that is in use is tried to be ended, before it is left to its users.
 const UNMOUNT_TRIES: u32 = 20;
@@ -65,6 +67,8 @@ pub struct Parts {
     pub restarts: u64,
     /// Counts for all workers.
     pub legacy: Arc<Legacy>,
+    /// What was hinted to them.
+    pub standing: Standing,
     /// Goes on with another program. None where nobody watches over this process.
     pub upgrade: Option<Upgrade>,
 }
@@ -84,6 +88,7 @@ pub struct Control {
     gds: Arc<Gds>,
     gpus: Arc<OnceLock<GpuReport>>,
     owners: Owners,
+    standing: Standing,
     samples: Samples,
     hub: Arc<Hub>,
     rights: Rights,
@@ -103,7 +108,7 @@ impl Control {
     /// # Errors
     /// Where no thread can be started.
     pub fn start(parts: Parts) -> std::io::Result<Arc<Self>> {
-        let Parts { store, mounts, notes, state_dir, group, open, listen, restarts, legacy, upgrade } = parts;
+        let Parts { store, mounts, notes, state_dir, group, open, listen, restarts, legacy, standing, upgrade } = parts;
         let places = Arc::new(Places::new(mounts.clone()));
         let hub = Arc::<Hub>::default();
         let pins = Pins::start(Arc::clone(&store), Arc::clone(&places), state_dir.join("pins.json"))?;
@@ -125,6 +130,7 @@ impl Control {
             gds: gpu::gds(),
             gpus: gpu::look(),
             owners: Owners::default(),
+            standing,
             samples: Samples::default(),
             hub,
             rights,
@@ -134,6 +140,7 @@ impl Control {
             sampler: Sampler::default(),
         });
         control.watch();
+        control.say_again()?;
         let (sampled, stopping) = (Arc::downgrade(&control), Arc::clone(&control.sampler.stopping));
         let thread =
             std::thread::Builder::new().name("sampler".to_owned()).spawn(move || sample(&sampled, &stopping))?;

@@ -8,10 +8,11 @@ use std::ffi::CString;
 use std::path::Path;
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
+use serde::{Deserialize, Serialize};
 use weightfs::control::ControlError;
 
 /// Who asks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Peer {
     /// On the socket, as the kernel says.
     Local { uid: u32, gid: u32 },

@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Duration;
 
@@ -108,7 +107,7 @@ fn storage(storage: Storage) -> Finding {
 }
 
 fn changes(root: &SourceRoot) -> Finding {
-    if Watcher::new(root.as_fd()).is_some() {
+    if Watcher::new(root).is_some() {
         return Finding::ok("changes", "the kernel tells of changes that are made elsewhere");
     }
     Finding::warn("changes", "this file system does not tell of changes that are made elsewhere")

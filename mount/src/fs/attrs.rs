@@ -48,13 +48,7 @@ impl Fs {
         self.last_of(id, caller, purpose, self.set(id, handle, change, caller))
     }
 
-    fn set(
-        &self,
-        id: u64,
-        handle: Option<u64>,
-        change: &Change,
-        caller: &Caller,
-    ) -> Result<(Attr, Duration), FsError> {
+    fn set(&self, id: u64, handle: Option<u64>, change: &Change, caller: &Caller) -> Result<(Attr, Duration), FsError> {
         let node = self.node(id)?;
         if change.size.is_some() && id & RESIDENT_BIT != 0 && caller.thread != 0 {
             // This number stands for the content as it was. Who comes by a descriptor of it has no other.
@@ -62,7 +56,7 @@ impl Fs {
                 return Err(FsError::Stale);
             }
         }
-        let (located, _) = self.locate(&node)?;
+        let (located, _) = self.locate_for(id, &node, caller)?;
         if let Some(size) = change.size {
             self.truncate(&node, located.as_fd(), handle, size)?;
         }
@@ -87,7 +81,7 @@ impl Fs {
             }
             Ok(())
         })?;
-        self.getattr(id)
+        self.getattr(id, caller)
     }
 
     fn truncate(&self, node: &Node, located: BorrowedFd<'_>, handle: Option<u64>, size: u64) -> Result<(), FsError> {
@@ -102,9 +96,9 @@ impl Fs {
         Ok(())
     }
 
-    pub fn access(&self, id: u64) -> Result<(), FsError> {
+    pub fn access(&self, id: u64, caller: &Caller) -> Result<(), FsError> {
         // The kernel checks permissions itself; what is left to say is whether the file is there.
-        self.locate(&*self.node(id)?).map(drop)
+        self.locate_for(id, &*self.node(id)?, caller).map(drop)
     }
 
     pub fn statfs(&self) -> Result<StatVfs, FsError> {
@@ -112,12 +106,12 @@ impl Fs {
     }
 
     /// The value of an extended attribute.
-    pub fn getxattr(&self, id: u64, name: &OsStr) -> Result<Vec<u8>, FsError> {
+    pub fn getxattr(&self, id: u64, name: &OsStr, caller: &Caller) -> Result<Vec<u8>, FsError> {
         let node = self.node(id)?;
         if name == CONTROL_XATTR {
             return Ok(self.options.control_socket.as_os_str().as_bytes().to_vec());
         }
-        let (located, stat) = self.locate(&node)?;
+        let (located, stat) = self.locate_for(id, &node, caller)?;
         if name == RESIDENT_XATTR && node.kind.is_file() {
             let generation = self.store.find(&crate::attr::identity(&stat));
             let resident = generation.map_or(0, |generation| generation.resident_bytes());
@@ -141,9 +135,9 @@ impl Fs {
 
     /// The names of all extended attributes, each followed by a zero byte. Those that only the daemon answers are not
     /// among them, so that copying a file with its attributes leaves them behind.
-    pub fn listxattr(&self, id: u64) -> Result<Vec<u8>, FsError> {
+    pub fn listxattr(&self, id: u64, caller: &Caller) -> Result<Vec<u8>, FsError> {
         let node = self.node(id)?;
-        let (located, _) = self.locate(&node)?;
+        let (located, _) = self.locate_for(id, &node, caller)?;
         if node.kind.is_symlink() {
             return Ok(Vec::new());
         }
@@ -159,13 +153,13 @@ impl Fs {
             return Err(Errno::PERM.into());
         }
         let node = self.node(id)?;
-        let (located, _) = self.locate(&node)?;
+        let (located, _) = self.locate_for(id, &node, caller)?;
         let path = xattr_path(&node, located.as_fd())?;
         let flags = XattrFlags::from_bits_retain(flags);
         let set = self.keeping(located.as_fd(), None, || Ok(rustix::fs::setxattr(&path, name, value, flags)?));
         match set {
             // An earlier worker has made it.
-            Err(FsError::Source(Errno::EXIST)) if caller.resent && self.getxattr(id, name)? == value => Ok(()),
+            Err(FsError::Source(Errno::EXIST)) if caller.resent && self.getxattr(id, name, caller)? == value => Ok(()),
             set => set,
         }
     }
@@ -175,7 +169,7 @@ impl Fs {
             return Err(Errno::PERM.into());
         }
         let node = self.node(id)?;
-        let (located, _) = self.locate(&node)?;
+        let (located, _) = self.locate_for(id, &node, caller)?;
         let path = xattr_path(&node, located.as_fd())?;
         match self.keeping(located.as_fd(), None, || Ok(rustix::fs::removexattr(&path, name)?)) {
             // An earlier worker has removed it.

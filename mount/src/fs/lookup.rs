@@ -122,9 +122,9 @@ impl Fs {
         }
     }
 
-    pub fn getattr(&self, id: u64) -> Result<(Attr, Duration), FsError> {
+    pub fn getattr(&self, id: u64, caller: &Caller) -> Result<(Attr, Duration), FsError> {
         let node = self.node(id)?;
-        let (_, stat) = self.locate(&node)?;
+        let (_, stat) = self.locate_for(id, &node, caller)?;
         let attr = Attr::of(&stat, node.id);
         if id & RESIDENT_BIT != 0 {
             // Who has an old content open sees its size and times, not those of what replaced it.

@@ -201,10 +201,11 @@ impl Fs {
     pub fn expiries(&self, change: watch::Change) -> Vec<Expiry> {
         match change {
             watch::Change::Entry { directory, name } => {
-                let mut expiries = vec![Expiry::Entry { directory, name: name.clone() }];
+                let found = self.directory(directory).and_then(|parent| Ok(crate::source::stat_at(&parent, &name)?));
+                let gone = found.is_err();
+                let mut expiries = vec![Expiry::Entry { directory, name, gone }];
                 // Whoever has it open asks by its number, not by its name.
-                if let Ok(parent) = self.directory(directory)
-                    && let Ok(stat) = crate::source::stat_at(&parent, &name)
+                if let Ok(stat) = found
                     && let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&stat)))
                 {
                     let pages = node.kind.is_file() && !node.file.has_writers();

@@ -107,7 +107,7 @@ impl Fs {
         let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
             Err(FsError::Stale) if second_try.is_some() => {
-                names.extend(self.bounced.name(caller.thread));
+                names.extend(self.bounced.name(caller.thread, id));
                 self.open_by_name(&names, flags)?
             }
             // Who cannot be bounced may have come by an old name.

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
@@ -21,7 +21,7 @@ use crate::handles::{Content, OpenDirectory, OpenFile};
 impl Fs {
     /// Restores nodes, handles and what was under way. `parked` has the descriptor of every handle. What cannot be
     /// restored is spoken of in the log, and gives an error to whoever uses it.
-    pub fn restore(&self, state: MountState, mut parked: HashMap<u64, OwnedFd>, backings: &Backings) {
+    pub fn restore(self: &Arc<Self>, state: MountState, mut parked: HashMap<u64, OwnedFd>, backings: &Backings) {
         for (id, node) in state.nodes {
             self.nodes.restore(id, node);
         }
@@ -48,10 +48,8 @@ impl Fs {
         }
         *self.steps.lock() = state.steps.into_iter().collect();
         for (handle, opened) in state.handles {
-            let restored = match parked.remove(&handle) {
-                Some(descriptor) => self.restore_handle(handle, &opened, descriptor),
-                None => Err(FsError::BadHandle),
-            };
+            let descriptor = parked.remove(&handle).map_or_else(|| self.find_again(handle, &opened), Ok);
+            let restored = descriptor.and_then(|descriptor| self.restore_handle(handle, &opened, descriptor));
             if let Err(error) = restored {
                 tracing::error!(%error, handle, ?opened, "an open file cannot be taken over");
             }
@@ -61,7 +59,28 @@ impl Fs {
         parked.keys().for_each(|handle| self.ledger.unpark(*handle));
     }
 
-    fn restore_handle(&self, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
+    /// Opens the file of a handle anew. Its descriptor was with the supervisor, which has died as well.
+    fn find_again(&self, handle: u64, opened: &HandleState) -> Result<OwnedFd, FsError> {
+        let flags = OFlags::from_bits_retain(opened.flags) & !OFlags::TRUNC;
+        let generation = match opened.kind {
+            HandleKind::Passthrough { generation, .. } => Some(generation),
+            HandleKind::Stream(generation) => generation,
+            HandleKind::Directory | HandleKind::Source { .. } => None,
+        };
+        let descriptor = match generation.and_then(|generation| self.store.by_id(generation)) {
+            // The very file, whatever has become of its name.
+            Some(generation) => generation.source.file().try_clone()?.into(),
+            None => {
+                let directory = OFlags::DIRECTORY;
+                let flags = if opened.kind == HandleKind::Directory { directory } else { flags };
+                OwnedFd::from(self.open_source(&*self.node(opened.node)?, flags)?)
+            }
+        };
+        self.ledger.park(handle, descriptor.as_fd())?;
+        Ok(descriptor)
+    }
+
+    fn restore_handle(self: &Arc<Self>, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
         let node = self.nodes.get(opened.node)?;
         let again = || descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE);
         node.opened(again)?;
@@ -73,7 +92,10 @@ impl Fs {
         }
         let flags = OFlags::from_bits_retain(opened.flags);
         let writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        let source = Arc::new(SourceFile::new(File::from(descriptor)));
+        // The source may not answer.
+        let source = Arc::new(SourceFile::unasked(File::from(descriptor)));
+        let unasked = Arc::clone(&source);
+        self.run_aside(node.id, move |_| unasked.open_directly());
         let content = match opened.kind {
             HandleKind::Passthrough { resident, generation } => match self.store.hold_again(generation) {
                 Some(held) => Content::Passthrough { held, resident },

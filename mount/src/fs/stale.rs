@@ -2,14 +2,36 @@
 //! Who comes back to what has gone once more is told that there is nothing, as if it had come a moment later. So no
 //! client ever sees ESTALE.
 
+use std::os::fd::AsFd;
+
+use rustix::fs::{FileType, Stat};
 use rustix::io::Errno;
 
-use super::{Caller, Fs};
+use super::{Caller, Fs, Located};
 use crate::attr::SourceKey;
 use crate::bounce::Purpose;
 use crate::error::FsError;
+use crate::nodes::Node;
+use crate::source::open_at;
 
 impl Fs {
+    /// As [`Fs::locate`]. For who was sent back and has looked `id` up since, what its name leads to by now is as right as
+    /// what it led to a moment ago.
+    pub(super) fn locate_for(&self, id: u64, node: &Node, caller: &Caller) -> Result<(Located, Stat), FsError> {
+        let found = self.locate(node);
+        if let Err(FsError::Stale) = found
+            && let Some(name) = self.bounced.name(caller.thread, id)
+        {
+            let directory = self.directory(name.parent)?;
+            let located = open_at(directory.as_fd(), &name.name)?;
+            let stat = rustix::fs::fstat(&located)?;
+            if FileType::from_raw_mode(stat.st_mode) == node.kind {
+                return Ok((Located::Found(located), stat));
+            }
+        }
+        found
+    }
+
     /// The answer to a request about `id` that may be one of several for the same call: the kernel asks for attributes
     /// and rights of what is on the way.
     pub fn once<R>(&self, id: u64, caller: &Caller, result: Result<R, FsError>) -> Result<R, FsError> {

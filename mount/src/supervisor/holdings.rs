@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::net::UnixListener;
 
-use weightfs::arena::{self, Pages};
+use weightfs::arena;
 use weightfs::journal::{JournalFiles, Parked};
 use weightfs::store::Store;
 
 use super::SupervisorError;
+use super::depot::Depot;
+use super::remains::{Basis, Lore, Remains, Shelter};
 use crate::device::{self, MountFlagsWanted};
 use crate::link::{Link, MOST_DESCRIPTORS, Order, Setup};
 use crate::runtime_dir;
@@ -24,23 +25,15 @@ pub const MOST_MOUNTS: usize = (MOST_DESCRIPTORS - 5) / 2;
 const INTRODUCTION: usize = 64 << 10;
 
 pub struct Holdings {
-    pub settings: Settings,
-    devices: Vec<OwnedFd>,
-    /// The kernel's own numbers of the mounts, by which they are told from others at the same place.
-    numbers: Vec<Option<String>>,
-    introductions: Vec<Vec<u8>>,
-    sources: Vec<OwnedFd>,
-    arena: OwnedFd,
-    pages: Pages,
-    listener: UnixListener,
-    journal: JournalFiles,
+    lore: Lore,
+    basis: Basis,
     parked: HashMap<Parked, OwnedFd>,
-    notes: Vec<String>,
+    shelter: Shelter,
 }
 
 impl Holdings {
     /// Opens and mounts everything, or leaves nothing behind.
-    pub fn acquire(settings: Settings) -> Result<Self, SupervisorError> {
+    pub fn acquire(settings: Settings, depot: Depot) -> Result<Self, SupervisorError> {
         if settings.mounts.len() > MOST_MOUNTS {
             return Err(SupervisorError::TooMany(settings.mounts.len()));
         }
@@ -48,70 +41,79 @@ impl Holdings {
         // Opened before anything is mounted over them.
         let open = |spec: &MountSpec| {
             SourceRoot::open(&spec.source)
-                .map(OwnedFd::from)
                 .map_err(|error| SupervisorError::Source { path: spec.source.clone(), error: error.into() })
         };
-        let sources = settings.mounts.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let roots = settings.mounts.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let facts = roots.iter().map(SourceRoot::facts).collect();
         let (arena, pages) = arena::directory(Store::arena_size(settings.ram))?;
         let journal = JournalFiles::create().map_err(SupervisorError::Journal)?;
         let listener = runtime_dir::listen(&settings.control_socket)?;
         let (devices, numbers, introductions, parked) = Default::default();
-        let mut holdings =
-            Self { settings, devices, numbers, introductions, sources, arena, pages, listener, journal, parked, notes };
-        if let Err(error) = holdings.mount_all() {
-            holdings.unmount_all();
-            let _ = std::fs::remove_file(&holdings.settings.control_socket);
-            return Err(error);
+        let mut lore = Lore { settings, numbers, introductions, facts, pages, notes };
+        let sources = roots.into_iter().map(OwnedFd::from).collect();
+        let mut basis = Basis { devices, sources, arena, listener: listener.into(), journal };
+        let mounted = mount_all(&mut lore, &mut basis)
+            .and_then(|()| Shelter::new(depot, &lore, &basis).map_err(SupervisorError::Journal));
+        match mounted {
+            Ok(shelter) => Ok(Self { lore, basis, parked, shelter }),
+            Err(error) => {
+                unmount_all(&lore);
+                let _ = std::fs::remove_file(&lore.settings.control_socket);
+                Err(error)
+            }
         }
-        Ok(holdings)
     }
 
-    fn mount_all(&mut self) -> Result<(), SupervisorError> {
-        let wanted = MountFlagsWanted { read_only: self.settings.read_only, allow_other: self.settings.allow_other };
-        for spec in &self.settings.mounts {
-            let device = device::mount(&spec.source, &spec.mountpoint, wanted)?;
-            self.numbers.push(tuning::device_number(&spec.mountpoint).ok());
-            self.devices.push(device);
-            let device = self.devices.last().expect("pushed just now");
-            let mut introduction = vec![0; INTRODUCTION];
-            let length =
-                rustix::io::retry_on_intr(|| rustix::io::read(device, &mut introduction[..])).map_err(|error| {
-                    SupervisorError::Introduction { mountpoint: spec.mountpoint.clone(), error: error.into() }
-                })?;
-            introduction.truncate(length);
-            self.introductions.push(introduction);
-        }
-        Ok(())
+    /// Those of a supervisor that died.
+    pub fn inherit(remains: Remains) -> Self {
+        let Remains { shelter, lore, basis, parked, .. } = remains;
+        Self { lore, basis, parked, shelter }
     }
 
     /// Whether another worker can go on where one has died.
     pub fn can_be_taken_over(&self) -> bool {
-        self.introductions.iter().all(|introduction| session::can_be_taken_over(introduction))
+        self.lore.introductions.iter().all(|introduction| session::can_be_taken_over(introduction))
     }
 
     /// Keeps a descriptor of the worker's for the next one.
     pub fn park(&mut self, what: Parked, descriptors: Vec<OwnedFd>) {
-        self.parked.extend(descriptors.into_iter().map(|descriptor| (what, descriptor)));
+        for descriptor in descriptors {
+            self.shelter.park(what, &descriptor);
+            self.parked.insert(what, descriptor);
+        }
     }
 
     pub fn unpark(&mut self, what: Parked) {
         self.parked.remove(&what);
+        self.shelter.unpark(what);
+    }
+
+    /// A worker was started, which has got nothing yet.
+    pub fn note_worker(
+        &mut self,
+        process: u32,
+        restarts: u64,
+        link: &Link,
+        worker: Option<&OwnedFd>,
+    ) -> std::io::Result<()> {
+        self.shelter.worker(process, restarts, link, worker)
     }
 
     /// Hands everything to a worker.
     pub fn hand_over(&self, link: &Link, restarts: u64) -> std::io::Result<()> {
         let setup = Setup {
-            settings: self.settings.clone(),
-            pages: self.pages,
-            introductions: self.introductions.clone(),
+            settings: self.lore.settings.clone(),
+            pages: self.lore.pages,
+            introductions: self.lore.introductions.clone(),
+            facts: self.lore.facts.clone(),
             restarts,
-            notes: self.notes.clone(),
+            notes: self.lore.notes.clone(),
         };
+        let Basis { devices, sources, arena, listener, journal } = &self.basis;
         let mut descriptors: Vec<BorrowedFd<'_>> = Vec::new();
-        descriptors.extend(self.devices.iter().chain(&self.sources).map(AsFd::as_fd));
-        let [first, second] = &self.journal.halves;
-        descriptors.extend([self.arena.as_fd(), self.listener.as_fd()]);
-        descriptors.extend([first, second, &self.journal.counters].map(AsFd::as_fd));
+        descriptors.extend(devices.iter().chain(sources).map(AsFd::as_fd));
+        let [first, second] = &journal.halves;
+        descriptors.extend([arena, listener, first, second, &journal.counters].map(AsFd::as_fd));
         link.send(&Order::Setup(Box::new(setup)), &descriptors)?;
         let parked: Vec<_> = self.parked.iter().collect();
         for some in parked.chunks(MOST_DESCRIPTORS) {
@@ -124,13 +126,42 @@ impl Holdings {
 
     /// Ends every mount that is still there. Clients inside get errors.
     pub fn unmount_all(&self) {
-        for (spec, number) in self.settings.mounts.iter().zip(&self.numbers) {
-            if number.is_none() || tuning::device_number(&spec.mountpoint).ok() != *number {
-                continue;
-            }
-            if let Err(error) = device::abandon(&spec.mountpoint) {
-                tracing::error!(%error, mountpoint = %spec.mountpoint.display(), "cannot unmount");
-            }
+        unmount_all(&self.lore);
+    }
+
+    /// The mounts have ended: what is kept elsewhere is given up, too.
+    pub fn give_up(&mut self) {
+        self.shelter.clear();
+        // It is ours, and nobody answers there any more.
+        let _ = std::fs::remove_file(&self.lore.settings.control_socket);
+    }
+}
+
+fn mount_all(lore: &mut Lore, basis: &mut Basis) -> Result<(), SupervisorError> {
+    let wanted = MountFlagsWanted { read_only: lore.settings.read_only, allow_other: lore.settings.allow_other };
+    for spec in &lore.settings.mounts {
+        let device = device::mount(&spec.source, &spec.mountpoint, wanted)?;
+        lore.numbers.push(tuning::device_number(&spec.mountpoint).ok());
+        basis.devices.push(device);
+        let device = basis.devices.last().expect("pushed just now");
+        let mut introduction = vec![0; INTRODUCTION];
+        let length =
+            rustix::io::retry_on_intr(|| rustix::io::read(device, &mut introduction[..])).map_err(|error| {
+                SupervisorError::Introduction { mountpoint: spec.mountpoint.clone(), error: error.into() }
+            })?;
+        introduction.truncate(length);
+        lore.introductions.push(introduction);
+    }
+    Ok(())
+}
+
+fn unmount_all(lore: &Lore) {
+    for (spec, number) in lore.settings.mounts.iter().zip(&lore.numbers) {
+        if number.is_none() || tuning::device_number(&spec.mountpoint).ok() != *number {
+            continue;
+        }
+        if let Err(error) = device::abandon(&spec.mountpoint) {
+            tracing::error!(%error, mountpoint = %spec.mountpoint.display(), "cannot unmount");
         }
     }
 }

@@ -3,7 +3,9 @@
 //!
 //! It has one thread, reads nothing that a client or a file has written, and never waits for anything but its worker.
 
+mod depot;
 mod holdings;
+mod remains;
 mod strikes;
 mod worker;
 
@@ -24,7 +26,9 @@ use crate::runtime_dir::RuntimeDirError;
 use crate::settings::Settings;
 use crate::tuning;
 use crate::worker::YIELDED;
+pub use depot::Depot;
 use holdings::Holdings;
+pub use remains::Remains;
 use strikes::Strikes;
 pub use worker::Launch;
 use worker::{Gone, Worker};
@@ -68,7 +72,28 @@ pub enum SupervisorError {
 }
 
 /// Mounts, calls `ready` once every mount answers, and sees to it that they are served until the last one is gone.
-pub fn run(settings: Settings, launch: Launch, ready: impl FnOnce(&[String])) -> Result<(), SupervisorError> {
+pub fn run(
+    settings: Settings,
+    launch: Launch,
+    depot: Depot,
+    ready: impl FnOnce(&[String]),
+) -> Result<(), SupervisorError> {
+    supervise(|| Holdings::acquire(settings, depot), 0, launch, ready)
+}
+
+/// As [`run`], for the mounts of a supervisor that died.
+pub fn go_on(remains: Remains, launch: Launch, ready: impl FnOnce(&[String])) -> Result<(), SupervisorError> {
+    let workers = remains.workers;
+    tracing::warn!(workers, "the supervisor had died; its mounts go on");
+    supervise(|| Ok(Holdings::inherit(remains)), workers, launch, ready)
+}
+
+fn supervise(
+    holdings: impl FnOnce() -> Result<Holdings, SupervisorError>,
+    restarts: u64,
+    launch: Launch,
+    ready: impl FnOnce(&[String]),
+) -> Result<(), SupervisorError> {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGCHLD] {
         signals.add(signal);
@@ -78,16 +103,14 @@ pub fn run(settings: Settings, launch: Launch, ready: impl FnOnce(&[String])) ->
         SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK).map_err(io::Error::from)?;
     tuning::raise_descriptor_limit();
     worker::protect();
-    let holdings = Holdings::acquire(settings)?;
-    let socket = holdings.settings.control_socket.clone();
+    let holdings = holdings()?;
     let mut supervisor =
-        Supervisor { holdings, launch, signals, restarts: 0, strikes: Strikes::default(), lingering: Vec::new() };
+        Supervisor { holdings, launch, signals, restarts, strikes: Strikes::default(), lingering: Vec::new() };
     let ended = supervisor.serve(ready);
     if ended.is_err() {
         supervisor.holdings.unmount_all();
     }
-    // It is ours, and nobody answers there any more.
-    let _ = std::fs::remove_file(socket);
+    supervisor.holdings.give_up();
     ended
 }
 
@@ -152,7 +175,7 @@ impl Supervisor {
                 }
                 return Ok(());
             }
-            if !was_ready && ready.is_some() {
+            if !was_ready && ready.is_some() && self.restarts == 0 {
                 return Err(refusal.map_or(SupervisorError::Died(how), SupervisorError::Refused));
             }
             self.restarts += 1;

@@ -13,10 +13,9 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::OFlags;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
-use weightfs::journal::VERSION;
 
 use super::holdings::Holdings;
-use crate::link::{Link, Report};
+use crate::link::{Link, Report, form};
 
 /// How long threads that are killed may take to end, unless they are stuck.
 const DYING: Duration = Duration::from_millis(25);
@@ -66,9 +65,10 @@ impl Launch {
         command.args(["worker", "--journal-version"]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         let said = command.spawn().and_then(first_words);
         match said.map_err(|error| cannot(format!("it cannot be run ({error})")))?.trim().parse::<u32>() {
-            Ok(version) if version == VERSION => Ok(()),
+            Ok(version) if version == form() => Ok(()),
             Ok(version) => Err(cannot(format!(
-                "its journal has form {version} and the running one form {VERSION}: unmount, then mount with it"
+                "its journal has form {version} and the running one form {}: unmount, then mount with it",
+                form()
             ))),
             Err(_) => Err(cannot("it is no weightfs that knows how to".to_owned())),
         }
@@ -141,6 +141,11 @@ impl Worker {
         let score = format!("/proc/{}/oom_score_adj", child.id());
         if let Err(error) = std::fs::write(score, WORKER_SCORE) {
             tracing::debug!(%error, "the worker is not protected from running out of memory");
+        }
+        // Before it can do anything: whoever goes on after us has to know of it.
+        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
+        if let Err(error) = holdings.note_worker(child.id(), restarts, &link, process.as_ref()) {
+            tracing::warn!(%error, "nobody can go on with the mounts after this process");
         }
         if let Err(error) = holdings.hand_over(&link, restarts) {
             // It has died already, which is seen when it is waited for.
@@ -218,7 +223,7 @@ impl Worker {
 
 /// Whether every thread of a process that is being killed waits in the kernel for something that cannot be interrupted,
 /// or has ended.
-fn are_stuck(process: u32) -> bool {
+pub(super) fn are_stuck(process: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return true };
     let state = |thread: std::fs::DirEntry| {
         let text = std::fs::read_to_string(thread.path().join("stat")).ok()?;

@@ -15,6 +15,7 @@ use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use crate::daemon::{self, DaemonError};
 use crate::link::{Link, Report};
 
+pub use crate::link::form;
 pub use handover::{Handover, kept_generations};
 pub use upgrades::Upgrades;
 

@@ -1,5 +1,5 @@
 //! What the worker hears from its supervisor while it serves: whether it is to be upgraded, that it is to go, and by
-//! silence that nobody would succeed it.
+//! silence that nobody will succeed it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -59,9 +59,11 @@ fn listen(link: &Link, ended: &Ended, answered: &Sender<Answer>) {
             Ok(Some((Order::Yield, _))) => ended.yield_mounts(),
             Ok(Some(_)) => tracing::warn!("the supervisor says something out of turn"),
             Ok(None) | Err(_) => {
-                tracing::error!("the supervisor is gone; ending");
-                let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM);
-                return;
+                tracing::error!(
+                    "the supervisor is gone; this process goes on, but nobody takes its place when it ends: unmount and \
+                     mount anew when that suits"
+                );
+                return link.leave_alone();
             }
         }
     }

@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use weightfs_tests::Status;
 use weightfs_tests::actor::Actor;
 use weightfs_tests::api::Api;
@@ -73,6 +75,17 @@ fn a_resident_file_is_mapped_without_root() {
     assert_eq!(after.source_read(), before.source_read(), "nothing is read again");
     let from_ram = after.number("/io/served_from_ram_bytes") - before.number("/io/served_from_ram_bytes");
     assert!(from_ram >= size, "{from_ram} bytes came from RAM");
+
+    // Another worker goes on, without root as well.
+    let handle = nobody.act(&["open", path, "r"]).expect("open");
+    let worker = after.number("/worker/pid");
+    kill(Pid::from_raw(worker as i32), Signal::SIGKILL).expect("kill the worker");
+    let kept = nobody.act(&["read", &handle, "0", "8"]).expect("a file that was open");
+    assert_eq!(kept.as_bytes(), String::from_utf8_lossy(&expected[..8]).as_bytes());
+    assert_eq!(nobody.act(&["map", path]).as_deref(), Ok(mapped.as_str()), "by another worker");
+    let again = status().expect("the next worker answers");
+    assert_eq!((again.number("/worker/restarts"), again.resident() >= size), (1, true), "{:#}", again.0);
+    assert_ne!(again.number("/worker/pid"), worker);
     drop(nobody);
     assert!(status().is_none(), "the daemon goes with its mount");
 }

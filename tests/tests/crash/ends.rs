@@ -12,7 +12,7 @@ use weightfs_tests::system::{mounts_on, temporary_folder, wait_until};
 use crate::{answers, can_take_over, worker};
 
 #[test]
-fn without_its_supervisor_a_worker_ends_its_mounts() {
+fn without_its_supervisor_a_worker_goes_on() {
     if !can_take_over() {
         return;
     }
@@ -22,8 +22,22 @@ fn without_its_supervisor_a_worker_ends_its_mounts() {
     let pid = worker(&mount).expect("a worker");
     mount.signal(Signal::SIGKILL);
     mount.wait();
+    let hears = || mount.log().contains("the supervisor is gone");
+    assert!(wait_until(Duration::from_secs(10), hears), "{}", mount.log());
+    // Opens are parked with nobody.
+    let found = fs::read(mount.join("model")).expect("read");
+    data::check(1, 0, &found).expect("the right bytes");
+    fs::write(mount.join("new"), b"new").expect("write");
+    assert_eq!(mount.status().number("/worker/pid"), pid.as_raw() as u64);
+    let place = mount.path().to_str().expect("UTF-8").to_owned();
+    let upgrade =
+        mount.run(&["upgrade", program(mount.private_folder()).get_program().to_str().expect("UTF-8"), &place]);
+    assert!(!upgrade.status.success(), "nobody is there to do it");
+    let output = mount.run(&["unmount", &place]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let gone = || kill(pid, None).is_err() && mounts_on(mount.path()).is_empty();
     assert!(wait_until(Duration::from_secs(10), gone), "{}", mount.log());
+    assert!(!mount.run(&["status", &place]).status.success(), "its socket is gone");
     mount.forget();
 }
 

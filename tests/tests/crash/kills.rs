@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use weightfs_tests::Mount;
+use weightfs_tests::api::Api;
 use weightfs_tests::data::Random;
 use weightfs_tests::system::{let_files_settle, temporary_folder};
 
@@ -82,5 +84,34 @@ fn what_is_in_ram_stays_there() {
         assert_eq!(after.source_read(), now.source_read(), "nothing is read again");
         assert!(!after.passthrough() || after.number("/io/stream_opens") == now.number("/io/stream_opens"));
     }
+    mount.stop();
+}
+
+#[test]
+fn what_was_hinted_holds() {
+    if !can_take_over() {
+        return;
+    }
+    let source = temporary_folder("source");
+    make_models(source.path());
+    let_files_settle();
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let [first, second] = [0, 1].map(|seed| mount.join(&format!("model-{seed}.safetensors")));
+    let api = Api::of(mount.path());
+    let owner = json!({"owner": "test", "paths": [first], "seconds": 600});
+    api.post("/v1/hints/in-use", &owner).json();
+    api.post("/v1/hints/vram", &json!({"owner": "test", "device": "cuda:0", "paths": [second]})).json();
+    let queue = json!({"owner": "test", "entries": [{"id": "1", "paths": [{"path": second}]}]});
+    api.post("/v1/hints/queue", &queue).json();
+    let hints = || mount.status().0["hints"].clone();
+    let before = hints();
+    assert_eq!(before["in_use"], 1, "{before}");
+    for _ in 0..2 {
+        kill_worker(&mount);
+        assert!(answers(&mount));
+        let same = weightfs_tests::system::wait_until(Duration::from_secs(20), || hints() == before);
+        assert!(same, "{} instead of {before}", hints());
+    }
+    assert_eq!(api.delete("/v1/hints/in-use/test").status, 204, "it is known whose they are");
     mount.stop();
 }

@@ -6,6 +6,7 @@ mod ends;
 mod failpoints;
 mod handles;
 mod kills;
+mod service;
 mod upgrades;
 
 use std::fs;

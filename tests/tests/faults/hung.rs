@@ -1,14 +1,16 @@
 //! A source that does not answer holds up only who asks it.
 
-use std::fs;
+use std::fs::{self, File};
 use std::sync::mpsc::{TryRecvError, channel};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use weightfs_tests::Mount;
 use weightfs_tests::data;
 use weightfs_tests::faulty::{Fault, Op, Rule};
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
 
-use crate::{MIB, PATIENCE, can_mount, faulty, is_right, read_aside};
+use crate::{MIB, PATIENCE, can_mount, faulty, is_right, read_aside, read_at};
 
 /// More than there are threads that take requests, and than any pool of a few.
 const CLIENTS: usize = 24;
@@ -116,5 +118,54 @@ fn a_client_that_is_killed_while_it_waits_leaves_nothing_behind() {
     drop(hang);
     client.wait().expect("it has ended");
     is_right(&mount, "stuck.safetensors", 1, 8 * MIB).expect("others can use it");
+    mount.stop();
+}
+
+#[test]
+fn another_worker_begins_while_the_source_does_not_answer() {
+    if !can_mount() {
+        return;
+    }
+    let (_folder, faulty) = faulty(&[("kept.safetensors", 1, 8 * MIB), ("stuck.safetensors", 2, 24 * MIB)]);
+    let mount = Mount::start(faulty.path(), &["--ram", "64M", "--open-wait", "0"]);
+    is_right(&mount, "kept.safetensors", 1, 8 * MIB).expect("the source answers");
+    let kept = || mount.status().resident() >= 8 * MIB;
+    assert!(wait_until(PATIENCE, kept), "{:#}", mount.status().0);
+    // One handle of each kind, and a client that waits.
+    let [resident, stream] = ["kept", "stuck"].map(|name| File::open(mount.join(&format!("{name}.safetensors"))));
+    let (resident, stream) = (resident.expect("open"), stream.expect("open"));
+    let before = mount.status();
+    let hang = faulty.hang(Rule::on(&[], Fault::Hang));
+    let waiting = read_aside(&mount, "stuck.safetensors", 20 * MIB, 1 << 16);
+    assert!(wait_until(PATIENCE, || faulty.hanging() > 0), "somebody waits for the source");
+
+    let worker = before.number("/worker/pid");
+    kill(Pid::from_raw(worker as i32), Signal::SIGKILL).expect("kill the worker");
+    let (send, status) = channel();
+    std::thread::scope(|scope| {
+        let mount = &mount;
+        scope.spawn(move || {
+            let others = || mount.run(&["status", mount.path().to_str().expect("UTF-8")]).status.success();
+            assert!(wait_until(PATIENCE, others), "{}", mount.log());
+            send.send(mount.status()).expect("somebody waits");
+        });
+        let status = status.recv_timeout(PATIENCE).expect("status answers");
+        assert_ne!(status.number("/worker/pid"), worker, "another worker");
+        assert_eq!(status.resident(), before.resident(), "{:#}", status.0);
+    });
+    let (send, read) = channel();
+    std::thread::spawn(move || {
+        let bytes = read_at(&resident, 5 * MIB, 1 << 20).expect("it is in RAM");
+        send.send(data::check(1, 5 * MIB, &bytes)).expect("somebody waits");
+    });
+    assert_eq!(read.recv_timeout(PATIENCE), Ok(Ok(())), "what is in RAM is read");
+    assert!(waiting.try_recv() == Err(TryRecvError::Empty), "who asked the source waits for it");
+
+    drop(hang);
+    let bytes = waiting.recv_timeout(PATIENCE).expect("it is answered").expect("read");
+    assert_eq!(data::check(2, 20 * MIB, &bytes), Ok(()));
+    let bytes = read_at(&stream, MIB, 1 << 20).expect("a handle of the worker before");
+    assert_eq!(data::check(2, MIB, &bytes), Ok(()));
+    drop(stream);
     mount.stop();
 }

@@ -4,6 +4,7 @@
 mod hung;
 mod random;
 mod reads;
+mod replaced;
 mod vanish;
 mod writes;
 

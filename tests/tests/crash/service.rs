@@ -1,0 +1,130 @@
+//! As a service: what a service manager keeps is enough to go on, when the supervisor dies and when everything does.
+
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use weightfs_tests::Mount;
+use weightfs_tests::data::{self, Random};
+use weightfs_tests::service::{Manager, Successor};
+use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
+
+use crate::clients::{MODELS, Report, make_models, with_clients};
+use crate::{answers, can_take_over, times, worker};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Death {
+    Supervisor,
+    Both,
+}
+
+/// What waits to go on with `mount`.
+fn successor(mount: &Mount, manager: &Manager) -> Successor {
+    let [source, place] = [mount.source(), mount.path()].map(|path| path.to_str().expect("UTF-8").to_owned());
+    manager.successor(mount, &["mount", "--foreground", "--ram", "64M", &source, &place])
+}
+
+/// Kills, and starts the service again.
+fn die(mount: &mut Mount, manager: &Manager, successor: Successor, death: Death) {
+    let (pid, ready) = (worker(mount).expect("a worker"), manager.ready());
+    mount.signal(Signal::SIGKILL);
+    if death == Death::Both {
+        // It may have heard of it.
+        let _ = kill(pid, Signal::SIGKILL);
+    }
+    mount.wait();
+    mount.go_on_with(manager.again(successor));
+    let is_ready = || manager.ready() > ready;
+    assert!(wait_until(Duration::from_secs(20), is_ready), "after {death:?}:\n{}", mount.log());
+    let is_gone = || kill(pid, None).is_err();
+    assert!(wait_until(Duration::from_secs(10), is_gone), "there is one worker");
+}
+
+#[test]
+fn nobody_notices() {
+    if !can_take_over() {
+        return;
+    }
+    let deaths = times("WEIGHTFS_DEATHS_OF_ALL", 6);
+    let source = temporary_folder("source");
+    make_models(source.path());
+    let_files_settle();
+    let manager = Manager::start();
+    let socket = manager.socket();
+    let environment = [("NOTIFY_SOCKET", socket.to_str().expect("UTF-8"))];
+    let mut mount = Mount::start_with(source.path(), &["--ram", "64M"], &environment);
+    let report = Report::default();
+    let mut random = Random::from_environment();
+    let place = mount.path().to_owned();
+    let mut successors: Vec<_> = (0..deaths).map(|_| successor(&mount, &manager)).collect();
+    with_clients(&place, &report, || {
+        for round in 0..deaths {
+            std::thread::sleep(Duration::from_millis(200 + random.below(400)));
+            if !report.faults().is_empty() {
+                break;
+            }
+            let next = successors.pop().expect("one for each");
+            die(&mut mount, &manager, next, if round % 3 == 0 { Death::Supervisor } else { Death::Both });
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    });
+    assert_eq!(report.faults(), [""; 0], "{}", mount.log());
+    assert!(mount.status().number("/worker/restarts") >= deaths, "{:#}", mount.status().0);
+    // What was handed on is complete: a worker alone can be replaced as ever.
+    crate::kill_worker(&mount);
+    assert!(answers(&mount));
+    mount.stop();
+    assert_eq!(manager.kept(), [""; 0], "nothing is kept of a daemon that has ended");
+}
+
+#[test]
+fn what_is_open_and_in_ram_stays() {
+    if !can_take_over() {
+        return;
+    }
+    let source = temporary_folder("source");
+    make_models(source.path());
+    fs::write(source.path().join("small"), b"small").expect("write");
+    let_files_settle();
+    let manager = Manager::start();
+    let socket = manager.socket();
+    let environment = [("NOTIFY_SOCKET", socket.to_str().expect("UTF-8"))];
+    let mut mount = Mount::start_with(source.path(), &["--ram", "64M"], &environment);
+    let next = successor(&mount, &manager);
+    let name = |seed: usize| format!("model-{seed}.safetensors");
+    fs::read(mount.join(&name(0))).expect("read");
+    let whole = || mount.status().resident() >= MODELS[0];
+    assert!(wait_until(Duration::from_secs(20), whole), "{:#}", mount.status().0);
+    let [resident, stream, gone, small] =
+        [name(0), name(4), name(1), "small".to_owned()].map(|name| File::open(mount.join(&name)).expect("open"));
+    let written = File::create(mount.join("written")).expect("create");
+    written.write_all_at(b"before", 0).expect("write");
+    let mut bytes = vec![0; 1 << 20];
+    for (seed, file) in [(0, &resident), (4, &stream), (1, &gone)] {
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        data::check(seed, 0, &bytes).expect("the right bytes");
+    }
+    // Open, of known content, and without a name.
+    fs::remove_file(mount.join(&name(1))).expect("unlink");
+    let before = mount.status().resident();
+    die(&mut mount, &manager, next, Death::Both);
+    let now = mount.status();
+    assert!(now.resident() >= before.min(MODELS[0]), "{:#}", now.0);
+    let read_before = now.source_read();
+    for (seed, file) in [(0, &resident), (4, &stream), (1, &gone)] {
+        file.read_exact_at(&mut bytes, 3 << 20).expect("read");
+        data::check(seed, 3 << 20, &bytes).expect("the right bytes");
+    }
+    let again = fs::read(mount.join(&name(0))).expect("read");
+    data::check(0, 0, &again).expect("the right bytes");
+    let mut text = [0; 5];
+    small.read_exact_at(&mut text, 0).expect("read");
+    assert_eq!(&text, b"small");
+    written.write_all_at(b" after", 6).expect("write");
+    assert_eq!(fs::read(source.path().join("written")).expect("read"), b"before after");
+    let after = mount.status();
+    assert!(after.source_read() - read_before < MODELS[4] + MODELS[1] + MODELS[0], "{:#}", after.0);
+    drop((resident, stream, gone, small, written));
+    mount.stop();
+}
