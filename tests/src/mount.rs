@@ -226,11 +226,16 @@ impl Mount {
         self.forget();
     }
 
-    /// Goes on with `command`, which takes the place of a daemon that has died, on the same mount.
-    pub fn begin_again(&mut self, mut command: Command) {
+    /// Starts what may take the place of the daemon on this mount.
+    pub fn spawn(&self, mut command: Command) -> Child {
         let log = File::options().append(true).open(self.private.path().join("log")).expect("open the log");
         command.process_group(0).stderr(log.try_clone().expect("share the log")).stdout(log);
-        self.child = command.spawn().expect("start it");
+        command.spawn().expect("start it")
+    }
+
+    /// Goes on with `child`, which has taken the place of a daemon that has died.
+    pub fn go_on_with(&mut self, child: Child) {
+        self.child = child;
         self.alive = Some(watch(self.child.id(), self.mountpoint.clone()));
     }
 

@@ -1,11 +1,11 @@
 //! A stand-in for a service manager: it keeps the descriptors that its service sends (sd_notify(3), FDSTORE), and starts
 //! it again with them (sd_listen_fds(3)).
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 use parking_lot::Mutex;
 use tempfile::TempDir;
 
-use crate::mount::program;
+use crate::mount::{Mount, program};
 use crate::system::{temporary_folder, wait_until};
 
 /// Descriptors that one message can carry.
@@ -25,6 +25,12 @@ struct State {
     kept: Mutex<Vec<(String, OwnedFd)>>,
     ready: AtomicU64,
     heard: AtomicU64,
+}
+
+/// A process that waits to become the service.
+pub struct Successor {
+    child: Child,
+    socket: UnixStream,
 }
 
 pub struct Manager {
@@ -59,28 +65,38 @@ impl Manager {
         self.state.kept.lock().iter().map(|(name, _)| name.clone()).collect()
     }
 
-    /// Starts the service again: `weightfs` with `arguments` and everything that is kept.
-    pub fn again(&self, private: &Path, arguments: &[&str]) -> Command {
-        self.hear_all();
-        let kept = self.state.kept.lock();
+    /// A process that becomes the service, once it is told to: `weightfs` with `arguments`.
+    ///
+    /// To be started before anybody has a file of the mount open: a new process closes what it inherits of the one that
+    /// starts it, and the mount, which nobody serves then, would not answer.
+    pub fn successor(&self, mount: &Mount, arguments: &[&str]) -> Successor {
         let (ours, theirs) = UnixStream::pair().expect("make a pair of sockets");
-        for (_, descriptor) in kept.iter() {
-            let rights = [ControlMessage::ScmRights(&[descriptor.as_raw_fd()])];
-            sendmsg::<()>(ours.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None).expect("send");
-        }
-        let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
-        let service = program(private);
+        let service = program(mount.private_folder());
         let mut command = Command::new(Manager::program());
-        command.arg(kept.len().to_string()).arg(service.get_program()).args(arguments);
+        command.arg(service.get_program()).args(arguments).env("NOTIFY_SOCKET", self.socket());
         for (name, value) in service.get_envs() {
             match value {
                 Some(value) => command.env(name, value),
                 None => command.env_remove(name),
             };
         }
-        command.env("LISTEN_FDNAMES", names.join(":")).env("NOTIFY_SOCKET", self.socket());
         command.stdin(Stdio::from(OwnedFd::from(theirs)));
-        command
+        Successor { child: mount.spawn(command), socket: ours }
+    }
+
+    /// Starts the service again, with everything that is kept.
+    pub fn again(&self, successor: Successor) -> Child {
+        self.hear_all();
+        let Successor { child, mut socket } = successor;
+        let kept = self.state.kept.lock();
+        let names: Vec<&str> = kept.iter().map(|(name, _)| name.as_str()).collect();
+        socket.write_all(format!("{}\n", names.join(":")).as_bytes()).expect("send the names");
+        for (_, descriptor) in kept.iter() {
+            let numbers = [descriptor.as_raw_fd()];
+            let rights = [ControlMessage::ScmRights(&numbers)];
+            sendmsg::<()>(socket.as_raw_fd(), &[IoSlice::new(b"x")], &rights, MsgFlags::empty(), None).expect("send");
+        }
+        child
     }
 
     /// What becomes the service.

@@ -35,7 +35,14 @@ pub fn in_foreground(plan: Plan) -> Result<(), Failure> {
 pub fn in_its_place(options: &Options) -> Option<Result<(), Failure>> {
     let logging = Logging::of(options);
     // Before anything asks a mount, which nobody serves.
-    let remains = Remains::find()?;
+    let remains = match Remains::find() {
+        Ok(remains) => remains?,
+        Err(error) => {
+            let message =
+                format!("what an earlier process has left of the mounts cannot be gone on with, and ends: {error}");
+            return Some(Err(Failure::failed(message)));
+        }
+    };
     let served = writer(logging.file.as_deref()).and_then(|log| {
         logging.begin(log);
         let program = launch(&logging, remains.settings())?;

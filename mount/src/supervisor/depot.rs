@@ -2,6 +2,7 @@
 //! handed to the next one when the service is started again. Where nobody stores anything, nothing is lost either.
 
 use std::collections::{BTreeSet, HashMap};
+use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use sd_notify::NotifyState;
@@ -28,17 +29,11 @@ impl Depot {
     }
 
     /// What an earlier main process of this service has left, by name.
-    pub(super) fn inherit(&mut self) -> HashMap<String, OwnedFd> {
-        let found = match sd_notify::listen_fds_with_names() {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(%error, "what the service manager has kept is not understood");
-                return HashMap::new();
-            }
-        };
+    pub(super) fn inherit(&mut self) -> io::Result<HashMap<String, OwnedFd>> {
+        let found = sd_notify::listen_fds_with_names()?;
         let found: HashMap<_, _> = found.map(|(number, name)| (name, weightfs::sys::owned_fd(number))).collect();
         self.names.extend(found.keys().cloned());
-        found
+        Ok(found)
     }
 
     pub(super) fn keep(&mut self, name: &str, descriptor: BorrowedFd<'_>) {

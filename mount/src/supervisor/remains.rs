@@ -157,20 +157,22 @@ pub struct Remains {
 }
 
 impl Remains {
-    /// None where there is nothing, or nothing that this program can go on with.
-    pub fn find() -> Option<Self> {
+    /// None where there is nothing.
+    ///
+    /// # Errors
+    /// Where this program cannot go on with what there is. It is not kept any longer.
+    pub fn find() -> io::Result<Option<Self>> {
         let mut depot = Depot::of_service();
-        let mut left = depot.inherit();
-        let state = File::from(left.remove(STATE)?);
-        match Self::of(state, left) {
+        let mut left = depot.inherit()?;
+        let Some(state) = left.remove(STATE) else { return Ok(None) };
+        match Self::of(File::from(state), left) {
             Ok((state, lore, basis, parked, workers)) => {
                 let shelter = Shelter { depot, state };
-                Some(Self { shelter, lore, basis, parked, workers })
+                Ok(Some(Self { shelter, lore, basis, parked, workers }))
             }
             Err(error) => {
-                tracing::error!(%error, "the mounts that were left cannot be gone on with");
                 depot.clear();
-                None
+                Err(error)
             }
         }
     }

@@ -1,5 +1,6 @@
-//! Becomes a service as a service manager starts it: `weightfs-test-service NUMBER PROGRAM ARGUMENTS…` takes so many
-//! descriptors from its standard input, a socket, puts them where sd_listen_fds(3) finds them, and runs the program.
+//! Becomes a service as a service manager starts it: `weightfs-test-service PROGRAM ARGUMENTS…` waits for a line with
+//! names on its standard input, a socket, and for a descriptor for each; puts them where sd_listen_fds(3) finds them, and
+//! runs the program.
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,8 +13,9 @@ const FIRST: RawFd = 3;
 
 fn main() {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
-    let [number, program, arguments @ ..] = &arguments[..] else { panic!("usage: NUMBER PROGRAM ARGUMENTS…") };
-    let number: RawFd = number.to_str().and_then(|text| text.parse().ok()).expect("a number");
+    let [program, arguments @ ..] = &arguments[..] else { panic!("usage: PROGRAM ARGUMENTS…") };
+    let names = line();
+    let number = names.split(':').count() as RawFd;
     // Beyond where they are to be.
     let beyond = |descriptor: OwnedFd| {
         rustix::io::fcntl_dupfd_cloexec(descriptor, FIRST + number + 16).expect("descriptors are left")
@@ -26,11 +28,25 @@ fn main() {
     }
     let error = Command::new(program)
         .args(arguments)
+        .env("LISTEN_FDNAMES", names)
         .env("LISTEN_PID", std::process::id().to_string())
         .env("LISTEN_FDS", number.to_string())
         .stdin(Stdio::null())
         .exec();
     panic!("{} cannot be run: {error}", program.display());
+}
+
+fn line() -> String {
+    let mut text = Vec::new();
+    let mut byte = [0; 1];
+    while rustix::io::read(io::stdin(), &mut byte).expect("read") == 1 && byte != *b"\n" {
+        text.extend(byte);
+    }
+    if text.is_empty() {
+        // Nobody needs it.
+        std::process::exit(0);
+    }
+    String::from_utf8(text).expect("names are text")
 }
 
 fn receive() -> OwnedFd {

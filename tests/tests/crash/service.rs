@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use weightfs_tests::Mount;
 use weightfs_tests::data::{self, Random};
-use weightfs_tests::service::Manager;
+use weightfs_tests::service::{Manager, Successor};
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
 
 use crate::clients::{MODELS, Report, make_models, with_clients};
@@ -19,8 +19,14 @@ enum Death {
     Both,
 }
 
+/// What waits to go on with `mount`.
+fn successor(mount: &Mount, manager: &Manager) -> Successor {
+    let [source, place] = [mount.source(), mount.path()].map(|path| path.to_str().expect("UTF-8").to_owned());
+    manager.successor(mount, &["mount", "--foreground", "--ram", "64M", &source, &place])
+}
+
 /// Kills, and starts the service again.
-fn die(mount: &mut Mount, manager: &Manager, death: Death) {
+fn die(mount: &mut Mount, manager: &Manager, successor: Successor, death: Death) {
     let (pid, ready) = (worker(mount).expect("a worker"), manager.ready());
     mount.signal(Signal::SIGKILL);
     if death == Death::Both {
@@ -28,11 +34,7 @@ fn die(mount: &mut Mount, manager: &Manager, death: Death) {
         let _ = kill(pid, Signal::SIGKILL);
     }
     mount.wait();
-    let (source, place) = (mount.source().to_owned(), mount.path().to_owned());
-    let [source, place] = [&source, &place].map(|path| path.to_str().expect("UTF-8"));
-    let arguments = ["mount", "--foreground", "--ram", "64M", source, place];
-    let again = manager.again(mount.private_folder(), &arguments);
-    mount.begin_again(again);
+    mount.go_on_with(manager.again(successor));
     let is_ready = || manager.ready() > ready;
     assert!(wait_until(Duration::from_secs(20), is_ready), "after {death:?}:\n{}", mount.log());
     let is_gone = || kill(pid, None).is_err();
@@ -55,13 +57,15 @@ fn nobody_notices() {
     let report = Report::default();
     let mut random = Random::from_environment();
     let place = mount.path().to_owned();
+    let mut successors: Vec<_> = (0..deaths).map(|_| successor(&mount, &manager)).collect();
     with_clients(&place, &report, || {
         for round in 0..deaths {
             std::thread::sleep(Duration::from_millis(200 + random.below(400)));
             if !report.faults().is_empty() {
                 break;
             }
-            die(&mut mount, &manager, if round % 3 == 0 { Death::Supervisor } else { Death::Both });
+            let next = successors.pop().expect("one for each");
+            die(&mut mount, &manager, next, if round % 3 == 0 { Death::Supervisor } else { Death::Both });
         }
         std::thread::sleep(Duration::from_millis(500));
     });
@@ -87,6 +91,7 @@ fn what_is_open_and_in_ram_stays() {
     let socket = manager.socket();
     let environment = [("NOTIFY_SOCKET", socket.to_str().expect("UTF-8"))];
     let mut mount = Mount::start_with(source.path(), &["--ram", "64M"], &environment);
+    let next = successor(&mount, &manager);
     let name = |seed: usize| format!("model-{seed}.safetensors");
     fs::read(mount.join(&name(0))).expect("read");
     let whole = || mount.status().resident() >= MODELS[0];
@@ -103,7 +108,7 @@ fn what_is_open_and_in_ram_stays() {
     // Open, of known content, and without a name.
     fs::remove_file(mount.join(&name(1))).expect("unlink");
     let before = mount.status().resident();
-    die(&mut mount, &manager, Death::Both);
+    die(&mut mount, &manager, next, Death::Both);
     let now = mount.status();
     assert!(now.resident() >= before.min(MODELS[0]), "{:#}", now.0);
     let read_before = now.source_read();
