@@ -17,7 +17,7 @@ use crate::units::EXTENT_SIZE;
 
 /// A slot that was not used while every slot was used so often is not waited for: by somebody who reads now, and by who
 /// reads ahead.
-const OLD: [u64; 2] = [2, 8];
+const OLD: [u64; 2] = [16, 32];
 
 type Key = (GenerationId, ExtentIndex);
 
@@ -121,6 +121,8 @@ impl Bypass {
         ahead: bool,
     ) -> Option<Claim> {
         let mut table = self.table.lock();
+        // Who reads now and finds no slot counts too: what nobody reads any more grows old by them, if by nobody else.
+        table.uses += u64::from(!ahead);
         if table.by_key.contains_key(&(generation, extent)) {
             return None;
         }
@@ -138,7 +140,7 @@ impl Bypass {
         if let Some(old) = table.slots[index].key.take() {
             table.by_key.remove(&old);
         }
-        table.uses += 1;
+        table.uses += u64::from(ahead);
         let used = table.uses;
         let Portion { bytes, worth } = part;
         let key = Some((generation, extent));
@@ -275,6 +277,15 @@ mod tests {
         assert!(!bypass.holds(A, 0) && bypass.holds(A, 2));
         bypass.forget(A);
         assert!(!bypass.holds(A, 2) && !bypass.holds(A, 3));
+    }
+
+    #[test]
+    fn slots_that_nobody_reads_are_not_lost_to_those_who_find_none() {
+        let bypass = bypass(2);
+        bypass.claim(A, 0, WHOLE, false).unwrap().full();
+        bypass.claim(A, 1, WHOLE, false).unwrap().full();
+        let found = (0..=2 * OLD[0] + 2).find_map(|_| bypass.claim(A, 2, WHOLE, false));
+        assert!(found.is_some());
     }
 
     #[test]

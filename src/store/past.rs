@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::bypass::{Claim, Portion};
 use super::filling::make_findable;
+use super::read::SMALL;
 use super::{Generation, Store};
 use crate::fill::{Class, Job};
 use crate::format::TensorMap;
@@ -52,7 +53,8 @@ impl About {
         Self(tensors[first].bytes.start.min(range.start)..tensors[last].bytes.end.max(range.end))
     }
 
-    /// What of an extent is to be read. None for one that is about something else, if that is large.
+    /// What of an extent is to be read. None for one that is about something else, if that is large, and where it is so
+    /// little that whoever reads it has it by then.
     pub fn part(&self, generation: &Generation, extent: ExtentIndex) -> Option<Portion> {
         let whole = extent_bytes(extent, generation.size);
         let bytes = self.0.start.max(whole.start)..self.0.end.min(whole.end);
@@ -62,7 +64,7 @@ impl About {
             let is_large = tensor.is_some_and(|bytes| bytes.end - bytes.start >= LARGE);
             return (!is_large).then(|| part_of(&whole, &whole));
         }
-        Some(part_of(&whole, &bytes))
+        (self.0.end - self.0.start > SMALL).then(|| part_of(&whole, &bytes))
     }
 }
 

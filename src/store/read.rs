@@ -24,7 +24,7 @@ thread_local! {
 
 /// A read of at most so much that nobody has prepared for is answered by itself before its extents are filled: whoever
 /// looks at a little of a file must not wait for all that belongs to it.
-const SMALL: u64 = 256 << 10;
+pub(super) const SMALL: u64 = 256 << 10;
 
 enum Piece<'a> {
     Arena(#[expect(dead_code, reason = "keeps the extent from being evicted")] Pinned<'a>),
