@@ -24,7 +24,7 @@ thread_local! {
 
 /// A read of at most so much that nobody has prepared for is answered by itself before its extents are filled: whoever
 /// looks at a little of a file must not wait for all that belongs to it.
-pub(super) const SMALL: u64 = 256 << 10;
+const SMALL: u64 = 256 << 10;
 
 enum Piece<'a> {
     Arena(#[expect(dead_code, reason = "keeps the extent from being evicted")] Pinned<'a>),
@@ -192,12 +192,7 @@ impl Store {
     fn pieces<'a>(&'a self, generation: &'a Generation, range: &Range<u64>) -> Option<Vec<Piece<'a>>> {
         let piece = |extent| match generation.extents.pin(extent..extent + 1) {
             Some(pinned) => Some(Piece::Arena(pinned)),
-            None => {
-                let whole = extent_bytes(extent, generation.size);
-                let start = range.start.max(whole.start) - whole.start;
-                let part = start as usize..(range.end.min(whole.end) - whole.start) as usize;
-                self.bypass.read(generation.id, extent, &part).map(Piece::Slot)
-            }
+            None => self.bypass.read(generation.id, extent).map(Piece::Slot),
         };
         extents_of(range).map(piece).collect()
     }
