@@ -299,12 +299,14 @@ impl Residency {
             file.last_use = Some(LastUse { stamp: self.stamp, at: now });
         }
         if !blocks.is_empty() {
+            // What is only about to be read will have been read by then.
+            let coming = if counted { 0 } else { extents.count() };
             let access = Access {
                 file: id,
                 layout: file.layout,
                 blocks,
                 pass: file.pass(),
-                traffic: self.traffic,
+                traffic: self.traffic + coming,
                 class: file.class(),
             };
             let mut changed = Vec::new();

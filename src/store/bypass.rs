@@ -1,11 +1,9 @@
 //! Bytes that are served without being kept: a small number of slots of one extent each, used again and again.
 //!
 //! A slot holds an extent just long enough for the readers that walk through it, so that a bypassed model is still read
-//! in large requests and ahead of its readers, in memory that is bounded and needs no zeroing. It may hold a part: where
-//! two tensors meet in an extent, two threads read it, one long after the other, and each is given its part alone.
+//! in large requests and ahead of its readers, in memory that is bounded and needs no zeroing.
 
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -32,13 +30,9 @@ enum State {
 #[derive(Debug)]
 struct Slot {
     key: Option<Key>,
-    /// What it holds of the extent, in bytes from its beginning.
-    part: Range<usize>,
-    /// How much of that is there to be read.
-    worth: u64,
     state: State,
     readers: u32,
-    /// Bytes handed out: a slot of which all was read goes first.
+    /// Bytes handed out: a slot that was read to its end goes first.
     consumed: u64,
     /// When it was used last, by a count of uses.
     used: u64,
@@ -57,21 +51,11 @@ pub struct Bypass {
     table: Mutex<Table>,
 }
 
-/// What of an extent a slot is filled with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Portion {
-    /// From the beginning of the extent.
-    pub bytes: Range<usize>,
-    /// How many of them somebody is expected to read. When they were, the slot is free.
-    pub worth: u64,
-}
-
 /// A slot that is being filled by its holder. Dropped without [`Claim::full`], it is empty again.
 #[derive(Debug)]
 pub struct Claim {
     bypass: Arc<Bypass>,
     slot: usize,
-    part: Range<usize>,
     filled: bool,
 }
 
@@ -85,17 +69,16 @@ pub struct Reading<'a> {
 impl Bypass {
     /// `memory` holds `slots` extents.
     pub fn new(memory: ArenaFile, slots: usize) -> Self {
-        let empty = |_| Slot { key: None, part: 0..0, worth: 0, state: State::Empty, readers: 0, consumed: 0, used: 0 };
+        let empty = |_| Slot { key: None, state: State::Empty, readers: 0, consumed: 0, used: 0 };
         let table = Table { slots: (0..slots).map(empty).collect(), by_key: HashMap::new(), uses: 0 };
         Self { memory, table: Mutex::new(table) }
     }
 
-    /// The slot that holds `part` of the extent, in bytes from its beginning, if there is one.
-    pub fn read(&self, generation: GenerationId, extent: ExtentIndex, part: &Range<usize>) -> Option<Reading<'_>> {
+    /// The extent, if it is in a slot.
+    pub fn read(&self, generation: GenerationId, extent: ExtentIndex) -> Option<Reading<'_>> {
         let mut table = self.table.lock();
         let slot = *table.by_key.get(&(generation, extent))?;
-        let found = &table.slots[slot];
-        if found.state != State::Full || part.start < found.part.start || found.part.end < part.end {
+        if table.slots[slot].state != State::Full {
             return None;
         }
         table.uses += 1;
@@ -109,24 +92,18 @@ impl Bypass {
         self.table.lock().by_key.contains_key(&(generation, extent))
     }
 
-    /// A slot for `part` of an extent that is in none: an empty one, else the one that was read to its end, else the one that
+    /// A slot for an extent that is in none: an empty one, else the one that was read to its end, else the one that
     /// was used least recently, if that is long ago. None where all are in use: what somebody may be about to read is
     /// not dropped for others, less so where those only read `ahead`.
-    pub fn claim(
-        self: &Arc<Self>,
-        generation: GenerationId,
-        extent: ExtentIndex,
-        part: Portion,
-        ahead: bool,
-    ) -> Option<Claim> {
+    pub fn claim(self: &Arc<Self>, generation: GenerationId, extent: ExtentIndex, ahead: bool) -> Option<Claim> {
         let mut table = self.table.lock();
         if table.by_key.contains_key(&(generation, extent)) {
             return None;
         }
-        let rank = |slot: &Slot| (slot.state != State::Empty, slot.consumed < slot.worth, slot.used);
+        let rank = |slot: &Slot| (slot.state != State::Empty, slot.consumed < EXTENT_SIZE, slot.used);
         // Many others were used since: its readers went elsewhere.
         let old = table.uses.saturating_sub(OLD[usize::from(ahead)] * table.slots.len() as u64);
-        let done = |slot: &Slot| slot.state == State::Empty || slot.consumed >= slot.worth || slot.used < old;
+        let done = |slot: &Slot| slot.state == State::Empty || slot.consumed >= EXTENT_SIZE || slot.used < old;
         let free = |slot: &Slot| slot.state != State::Filling && slot.readers == 0 && done(slot);
         // Those who read now find room beside those who read ahead.
         if ahead && table.slots.iter().filter(|slot| free(slot)).count() <= table.slots.len() / 2 {
@@ -139,12 +116,10 @@ impl Bypass {
         }
         table.uses += 1;
         let used = table.uses;
-        let Portion { bytes, worth } = part;
-        let key = Some((generation, extent));
         table.slots[index] =
-            Slot { key, part: bytes.clone(), worth, state: State::Filling, readers: 0, consumed: 0, used };
+            Slot { key: Some((generation, extent)), state: State::Filling, readers: 0, consumed: 0, used };
         table.by_key.insert((generation, extent), index);
-        Some(Claim { bypass: Arc::clone(self), slot: index, part: bytes, filled: false })
+        Some(Claim { bypass: Arc::clone(self), slot: index, filled: false })
     }
 
     /// Empties every slot of a generation that nobody reads or fills just now.
@@ -175,9 +150,9 @@ impl Claim {
         self.bypass.memory.mapping()
     }
 
-    /// Where in the memory the part goes, in bytes.
+    /// Where in the memory the slot begins, in bytes.
     pub fn at(&self) -> usize {
-        self.slot * EXTENT_SIZE as usize + self.part.start
+        self.slot * EXTENT_SIZE as usize
     }
 
     /// The bytes are there.
@@ -225,8 +200,6 @@ mod tests {
     use crate::arena::Arena;
 
     const A: GenerationId = GenerationId(1);
-    const ALL: Range<usize> = 0..EXTENT_SIZE as usize;
-    const WHOLE: Portion = Portion { bytes: ALL, worth: EXTENT_SIZE };
 
     fn bypass(slots: usize) -> Arc<Bypass> {
         let size = slots as u64 * EXTENT_SIZE;
@@ -237,61 +210,42 @@ mod tests {
     #[test]
     fn a_slot_is_read_when_full_and_reused_when_nobody_reads_it() {
         let bypass = bypass(2);
-        let first = bypass.claim(A, 0, WHOLE, false).unwrap();
-        assert!(bypass.claim(A, 0, WHOLE, false).is_none() && bypass.read(A, 0, &ALL).is_none() && bypass.holds(A, 0));
+        let first = bypass.claim(A, 0, false).unwrap();
+        assert!(bypass.claim(A, 0, false).is_none() && bypass.read(A, 0).is_none() && bypass.holds(A, 0));
         first.memory().target(first.at() + 5..first.at() + 8).copy_from_slice(b"abc");
         first.full();
-        let reading = bypass.read(A, 0, &ALL).unwrap();
+        let reading = bypass.read(A, 0).unwrap();
         assert_eq!(reading.bytes(5, 3), b"abc");
-        bypass.claim(A, 1, WHOLE, false).unwrap().full();
-        bypass.read(A, 1, &ALL).unwrap().consumed(EXTENT_SIZE as usize);
+        bypass.claim(A, 1, false).unwrap().full();
+        bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
         // Slot 0 is being read, so extent 2 takes the place of extent 1.
-        bypass.claim(A, 2, WHOLE, false).unwrap().full();
-        assert!(bypass.read(A, 1, &ALL).is_none() && bypass.read(A, 2, &ALL).is_some());
+        bypass.claim(A, 2, false).unwrap().full();
+        assert!(bypass.read(A, 1).is_none() && bypass.read(A, 2).is_some());
         drop(reading);
         bypass.forget(A);
-        let held = bypass.claim(A, 3, WHOLE, false).unwrap();
-        let other = bypass.claim(A, 4, WHOLE, false).unwrap();
-        assert!(bypass.claim(A, 5, WHOLE, false).is_none(), "all slots are being filled");
+        let held = bypass.claim(A, 3, false).unwrap();
+        let other = bypass.claim(A, 4, false).unwrap();
+        assert!(bypass.claim(A, 5, false).is_none(), "all slots are being filled");
         drop((held, other));
-        assert!(!bypass.holds(A, 3) && bypass.claim(A, 5, WHOLE, false).is_some());
+        assert!(!bypass.holds(A, 3) && bypass.claim(A, 5, false).is_some());
     }
 
     #[test]
     fn what_was_read_to_its_end_goes_and_what_was_not_stays_for_a_while() {
         let bypass = bypass(2);
-        bypass.claim(A, 0, WHOLE, false).unwrap().full();
-        bypass.claim(A, 1, WHOLE, false).unwrap().full();
-        assert!(bypass.claim(A, 2, WHOLE, false).is_none(), "nobody has read what the slots hold");
-        bypass.read(A, 1, &ALL).unwrap().consumed(EXTENT_SIZE as usize);
-        assert!(bypass.claim(A, 2, WHOLE, true).is_none(), "half of the slots are for who reads now");
-        bypass.claim(A, 2, WHOLE, false).unwrap().full();
+        bypass.claim(A, 0, false).unwrap().full();
+        bypass.claim(A, 1, false).unwrap().full();
+        assert!(bypass.claim(A, 2, false).is_none(), "nobody has read what the slots hold");
+        bypass.read(A, 1).unwrap().consumed(EXTENT_SIZE as usize);
+        assert!(bypass.claim(A, 2, true).is_none(), "half of the slots are for who reads now");
+        bypass.claim(A, 2, false).unwrap().full();
         assert!(bypass.holds(A, 0) && !bypass.holds(A, 1));
         for _ in 0..2 * OLD[0] {
-            drop(bypass.read(A, 2, &ALL));
+            drop(bypass.read(A, 2));
         }
-        bypass.claim(A, 3, WHOLE, false).unwrap().full();
+        bypass.claim(A, 3, false).unwrap().full();
         assert!(!bypass.holds(A, 0) && bypass.holds(A, 2));
         bypass.forget(A);
         assert!(!bypass.holds(A, 2) && !bypass.holds(A, 3));
-    }
-
-    #[test]
-    fn a_part_is_read_as_far_as_it_goes_and_free_when_its_worth_was_read() {
-        let bypass = bypass(2);
-        let part = Portion { bytes: 4096..8192, worth: 4000 };
-        let claim = bypass.claim(A, 0, part, false).unwrap();
-        claim.memory().target(claim.at()..claim.at() + 3).copy_from_slice(b"abc");
-        claim.full();
-        for outside in [0..1, 4095..4100, 8000..8193, 4096..EXTENT_SIZE as usize] {
-            assert!(bypass.read(A, 0, &outside).is_none(), "{outside:?}");
-        }
-        let reading = bypass.read(A, 0, &(4096..8192)).unwrap();
-        assert_eq!(reading.bytes(4096, 3), b"abc");
-        reading.consumed(4000);
-        drop(reading);
-        bypass.claim(A, 1, WHOLE, false).unwrap().full();
-        bypass.claim(A, 2, WHOLE, false).unwrap().full();
-        assert!(!bypass.holds(A, 0) && bypass.holds(A, 1));
     }
 }

@@ -6,9 +6,8 @@ use std::sync::atomic::Ordering;
 
 use super::extents::Begin;
 use super::generation::Look;
-use super::past::About;
 use super::waiters::Waiter;
-use super::{Generation, Store};
+use super::{Generation, Store, bypass};
 use crate::extent::{Plan, Window, plan};
 use crate::failpoint;
 use crate::fill::{Class, Engine, EngineError, FillError, Job, JobId, Storage};
@@ -38,26 +37,24 @@ const BYPASS_AHEAD: usize = 4;
 const BYPASS_BEYOND: usize = 1;
 
 /// How extents are wanted.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 struct Wish {
     class: Class,
     kind: UseKind,
     /// How many of those that are not admitted are read past the arena.
     past: usize,
-    about: About,
 }
 
 impl Store {
     /// Starts to fill what a read of `range` needs and what is likely to follow.
     pub(super) fn bring(self: &Arc<Self>, generation: &Arc<Generation>, range: &Range<u64>, kind: UseKind) {
         let needed = extents_of(range);
-        let about = About::read(generation, range);
-        self.fill_about(generation, std::slice::from_ref(&needed), Class::Demand, kind, about.clone());
+        self.fill(generation, std::slice::from_ref(&needed), Class::Demand, kind);
         if !generation.filling_whole.load(Ordering::Relaxed) {
             let is_wide = generation.passed_over.load(Ordering::Relaxed).is_multiple_of(WIDE_AGAIN);
             let planned = self.plan(generation, Some(range), if is_wide { WINDOW } else { NARROW });
-            let all = self.fill_about(generation, &planned.demand, Class::OpenWait, kind, about.clone())
-                & self.fill_about(generation, &planned.prefetch, Class::Prefetch, kind, about);
+            let all = self.fill(generation, &planned.demand, Class::OpenWait, kind)
+                & self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
             match all {
                 true => generation.passed_over.store(0, Ordering::Relaxed),
                 false => _ = generation.passed_over.fetch_add(1, Ordering::Relaxed),
@@ -134,24 +131,12 @@ impl Store {
         class: Class,
         kind: UseKind,
     ) -> bool {
-        self.fill_about(generation, extents, class, kind, About::all())
-    }
-
-    /// As [`Store::fill`]. What is not admitted is read past the arena as far as it is about what is read.
-    fn fill_about(
-        self: &Arc<Self>,
-        generation: &Arc<Generation>,
-        extents: &[Range<ExtentIndex>],
-        class: Class,
-        kind: UseKind,
-        about: About,
-    ) -> bool {
         let past = match class {
             Class::Demand => usize::MAX,
             Class::OpenWait => BYPASS_AHEAD,
             Class::Prefetch => BYPASS_BEYOND,
         };
-        self.fill_as(generation, extents, Wish { class, kind, past, about })
+        self.fill_as(generation, extents, Wish { class, kind, past })
     }
 
     /// As [`Store::fill`], for readers who are not there yet: only what is admitted is read.
@@ -161,7 +146,7 @@ impl Store {
         extents: &[Range<ExtentIndex>],
         kind: UseKind,
     ) -> bool {
-        self.fill_as(generation, extents, Wish { class: Class::Prefetch, kind, past: 0, about: About::all() })
+        self.fill_as(generation, extents, Wish { class: Class::Prefetch, kind, past: 0 })
     }
 
     fn fill_as(self: &Arc<Self>, generation: &Arc<Generation>, extents: &[Range<ExtentIndex>], wish: Wish) -> bool {
@@ -195,7 +180,7 @@ impl Store {
         self: &Arc<Self>,
         generation: &Arc<Generation>,
         started: &[Range<ExtentIndex>],
-        Wish { class, kind, past, about }: Wish,
+        Wish { class, kind, past }: Wish,
     ) -> bool {
         let (file, now) = (generation.file_id(), self.now());
         let decision = {
@@ -216,12 +201,9 @@ impl Store {
         let mut ahead = 0;
         for extent in decision.bypass.runs().iter().cloned().flatten() {
             ahead += 1;
-            let part = if ahead <= past { about.part(generation, extent) } else { None };
-            let slot =
-                part.clone().and_then(|part| self.bypass.claim(generation.id, extent, part, class != Class::Demand));
-            match (slot, part) {
-                (Some(slot), Some(part)) => self.submit_past(generation, extent, slot, part.bytes, class),
-                _ => self.give_up(generation, &(extent..extent + 1)),
+            match (ahead <= past).then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
+                Some(slot) => self.submit_past(generation, extent, slot, class),
+                None => self.give_up(generation, &(extent..extent + 1)),
             }
         }
         decision.bypass.is_empty()
@@ -247,10 +229,10 @@ impl Store {
         let ticket = (class == Class::Prefetch).then(|| generation.prefetch_ticket());
         let mut start = extents.start;
         while start < extents.end {
-            let bytes = extent_bytes(start, generation.size);
-            let length = (bytes.end - bytes.start) as usize;
-            if let Some(slot) = self.bypass.read(generation.id, start, &(0..length)) {
+            if let Some(slot) = self.bypass.read(generation.id, start) {
                 // It was read past the arena before there was room for it.
+                let bytes = extent_bytes(start, generation.size);
+                let length = (bytes.end - bytes.start) as usize;
                 let target = bytes.start as usize..bytes.end as usize;
                 arena.mapping().target(target).copy_from_slice(slot.bytes(0, length));
                 drop(slot);
@@ -274,6 +256,45 @@ impl Store {
             make_findable(generation, &run, job, &engine, class);
             failpoint::pass("fill.submitted");
         }
+    }
+
+    /// Reads one extent into a slot.
+    fn submit_past(
+        self: &Arc<Self>,
+        generation: &Arc<Generation>,
+        extent: ExtentIndex,
+        slot: bypass::Claim,
+        class: Class,
+    ) {
+        let engine = match self.engine_of(generation) {
+            Ok(engine) => engine,
+            Err(error) => {
+                tracing::error!(%error, "an extent cannot be read");
+                return self.give_up(generation, &(extent..extent + 1));
+            }
+        };
+        tracing::trace!(file = %generation.file_id(), extent, ?class, "reading past the arena");
+        let (memory, at) = (slot.memory(), slot.at());
+        let (store, filled) = (Arc::clone(self), Arc::clone(generation));
+        let job = engine.submit(Job {
+            source: Arc::clone(&generation.source),
+            bytes: extent_bytes(extent, generation.size),
+            memory,
+            at,
+            class,
+            ticket: None,
+            done: Box::new(move |result| {
+                filled.forget_job(&(extent..extent + 1));
+                if store.is_trusted(&filled, result) {
+                    slot.full();
+                } else {
+                    // Empty before anyone can begin to read the extent again.
+                    drop(slot);
+                }
+                store.give_up(&filled, &(extent..extent + 1));
+            }),
+        });
+        make_findable(generation, &(extent..extent + 1), job, &engine, class);
     }
 
     /// A job of the engine has ended.
@@ -321,7 +342,7 @@ impl Store {
     }
 
     /// Whether what a job has read is the content of the generation.
-    pub(super) fn is_trusted(self: &Arc<Self>, generation: &Arc<Generation>, result: Result<(), FillError>) -> bool {
+    fn is_trusted(self: &Arc<Self>, generation: &Arc<Generation>, result: Result<(), FillError>) -> bool {
         match result {
             Ok(()) if generation.is_dead() => false,
             // Looked up after the bytes were read: content that was changed before that shows in the times.
@@ -368,7 +389,7 @@ impl Store {
     }
 
     /// As [`Store::known_engine`], started if there is none: this reads from the device.
-    pub(super) fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
+    fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
         if let Some(engine) = self.known_engine(generation) {
             return Ok(engine);
         }
@@ -404,13 +425,7 @@ impl Store {
 }
 
 /// Lets whoever comes to wait for `extents` find the job that reads them, and moves it up if somebody waits already.
-pub(super) fn make_findable(
-    generation: &Generation,
-    extents: &Range<ExtentIndex>,
-    job: JobId,
-    engine: &Engine,
-    class: Class,
-) {
+fn make_findable(generation: &Generation, extents: &Range<ExtentIndex>, job: JobId, engine: &Engine, class: Class) {
     if class == Class::Demand {
         return;
     }

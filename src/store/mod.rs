@@ -20,7 +20,6 @@ mod inventory;
 mod keeper;
 mod memory;
 mod opening;
-mod past;
 mod read;
 mod recorder;
 mod report;

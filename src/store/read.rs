@@ -192,12 +192,7 @@ impl Store {
     fn pieces<'a>(&'a self, generation: &'a Generation, range: &Range<u64>) -> Option<Vec<Piece<'a>>> {
         let piece = |extent| match generation.extents.pin(extent..extent + 1) {
             Some(pinned) => Some(Piece::Arena(pinned)),
-            None => {
-                let whole = extent_bytes(extent, generation.size);
-                let start = range.start.max(whole.start) - whole.start;
-                let part = start as usize..(range.end.min(whole.end) - whole.start) as usize;
-                self.bypass.read(generation.id, extent, &part).map(Piece::Slot)
-            }
+            None => self.bypass.read(generation.id, extent).map(Piece::Slot),
         };
         extents_of(range).map(piece).collect()
     }

@@ -12,7 +12,6 @@ use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::bypass::Portion;
 use super::*;
 use crate::fill::SourceFile;
 use crate::predict::Access;
@@ -112,8 +111,7 @@ fn is_empty(store: &Arc<Store>) {
         store.generations.lock().is_empty() && store.residency.lock().resident_bytes() == 0
     });
     let slots = store.bypass.capacity() / EXTENT_SIZE;
-    let part = Portion { bytes: 0..1, worth: 1 };
-    let claim = |n| store.bypass.claim(GenerationId(u64::MAX), n as u32, part.clone(), false);
-    let claims: Vec<_> = (0..slots).filter_map(claim).collect();
+    let claims: Vec<_> =
+        (0..slots).filter_map(|n| store.bypass.claim(GenerationId(u64::MAX), n as u32, false)).collect();
     assert_eq!(claims.len() as u64, slots, "slots were lost");
 }
