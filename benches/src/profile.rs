@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
 /// Samples a second.
@@ -13,6 +13,12 @@ const RATE: &str = "4999";
 
 /// What takes less than this many percent is not listed.
 const LIMIT: &str = "2";
+
+/// Has perf write down what it has.
+const STOP: Signal = Signal::SIGINT;
+
+/// How long that may take.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long perf takes to begin.
 const START: Duration = Duration::from_millis(400);
@@ -59,15 +65,27 @@ impl Recording {
         let data = std::env::temp_dir().join(format!("weightfs-bench-{}.perf", std::process::id()));
         let mut perf = Command::new("perf");
         perf.args(["record", "-q", "-a", "-F", RATE, "-o"]).arg(&data);
-        let perf = perf.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().ok()?;
+        // This program keeps the signal to itself, and what it starts would keep it as well: perf must hear it.
+        let mut signal = SigSet::empty();
+        signal.add(STOP);
+        signal.thread_unblock().ok()?;
+        let started = perf.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        signal.thread_block().ok()?;
+        let perf = started.ok()?;
         std::thread::sleep(START);
         Some(Self { perf, data })
     }
 
     /// The functions that took most of the time, by program. None where perf could not look.
     fn stop(mut self) -> Option<String> {
-        kill(Pid::from_raw(self.perf.id() as i32), Signal::SIGINT).ok()?;
-        self.perf.wait().ok()?;
+        kill(Pid::from_raw(self.perf.id() as i32), STOP).ok()?;
+        let asked = Instant::now();
+        while self.perf.try_wait().ok()?.is_none() {
+            if asked.elapsed() > PATIENCE {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
         let mut report = Command::new("perf");
         report
             .args(["report", "--stdio", "-q", "--sort", "comm,symbol", "--percent-limit", LIMIT, "-i"])

@@ -16,6 +16,9 @@ use weightfs_benches::report::{Cell, Comparison, Failed, Figure, Outcome, PLOTS,
 use weightfs_benches::scenario::{self, Bench, Length, Scenario};
 use weightfs_benches::weightfs::{Weightfs, detach_below};
 
+/// What the usual run may take.
+const MINUTES: u64 = 20;
+
 /// Measures weightfs against the plain folder behind it. Needs root: it mounts, and drops the kernel's caches.
 #[derive(Debug, Parser)]
 #[command(name = "weightfs-bench")]
@@ -60,6 +63,11 @@ struct Arguments {
     /// Goes on to 200,000 files and as much in RAM as the machine has room for: takes hours.
     #[arg(long, conflicts_with = "quick")]
     long: bool,
+
+    /// No scenario is begun after so many minutes; those that are left are reported as not measured. [default: 20, and
+    /// with --long as many as it takes]
+    #[arg(long, value_name = "NUMBER")]
+    minutes: Option<u64>,
 
     /// Keep the library for the next run.
     #[arg(long)]
@@ -156,19 +164,25 @@ fn measure(arguments: &Arguments, weightfs: &Weightfs, program: &Path, scenarios
     let mut bench = Bench::new(weightfs.clone(), library, readers, arguments.pairs.unwrap_or(pairs).max(1));
     bench.throttle = throttle(arguments.throttle, &disk);
     bench.profiles = !arguments.quick;
+    let minutes = arguments.minutes.or((!arguments.long).then_some(MINUTES));
     let (mut outcomes, mut ran) = (Vec::new(), Vec::new());
     for scenario in scenarios {
         eprintln!("{:>5.0} s  {}", start.elapsed().as_secs_f64(), scenario.title);
         let began = Instant::now();
-        let found = bench.run(scenario).unwrap_or_else(|error| {
-            // Whatever it had mounted is in the way of the next.
-            bench.weightfs.clear();
-            let (id, title, reason) = (scenario.id, scenario.title, error.to_string());
-            vec![Outcome::Failed(Failed { id, title, reason })]
-        });
+        let (id, title) = (scenario.id, scenario.title);
+        let found = if minutes.is_some_and(|minutes| start.elapsed().as_secs() >= 60 * minutes) {
+            let reason = "the time was up: --minutes gives more".to_owned();
+            vec![Outcome::Skipped(Skipped { id, title, reason })]
+        } else {
+            bench.run(scenario).unwrap_or_else(|error| {
+                // Whatever it had mounted is in the way of the next.
+                bench.weightfs.clear();
+                vec![Outcome::Failed(Failed { id, title, reason: error.to_string() })]
+            })
+        };
         found.iter().for_each(say);
         outcomes.extend(found);
-        ran.push(Ran { id: scenario.id, title: scenario.title, seconds: began.elapsed().as_secs_f64() });
+        ran.push(Ran { id, title, seconds: began.elapsed().as_secs_f64() });
     }
     Ok(Results {
         version: weightfs.version()?,

@@ -69,11 +69,11 @@ pub fn all(length: Length) -> Vec<Scenario> {
         of("faults", "a page fault in a cold file while another is read", Job::Faults),
         of("cost", "what the daemon costs", Job::Cost),
         of("readers", "every reader in every way", Job::Readers(Which::Usual)),
-        of("engines", "loaders with engines of their own", Job::Readers(Which::Engines)),
         scale("scale-files", "growth with the files", Scale::files),
         scale("scale-sizes", "growth with the size of a model", Scale::sizes),
         scale("scale-resident", "growth with what is resident", Scale::resident),
         scale("scale-readers", "growth with parallel readers", Scale::readers),
+        of("engines", "loaders with engines of their own", Job::Readers(Which::Engines)),
     ]
 }
 
