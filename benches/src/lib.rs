@@ -16,6 +16,7 @@ pub mod nobody;
 pub mod passthrough;
 pub mod process;
 pub mod profile;
+pub mod readahead;
 pub mod readers;
 pub mod report;
 pub mod scenario;

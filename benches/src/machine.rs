@@ -105,7 +105,7 @@ impl Storage {
             file_system,
             device,
             rotational: setting("rotational").map(|value| value == "1"),
-            read_ahead_kib: setting("read_ahead_kb").and_then(|value| value.parse().ok()),
+            read_ahead_kib: read_ahead_kib(data),
         }
     }
 }
@@ -136,6 +136,16 @@ fn mount_of(path: &Path) -> Option<(String, String)> {
         path.starts_with(&point).then_some((point, right.next()?.to_owned(), right.next()?.to_owned()))
     });
     mounts.max_by_key(|(point, ..)| point.as_os_str().len()).map(|(_, kind, device)| (kind, device))
+}
+
+/// How far the kernel reads ahead on the disk below `path`, in KiB: where that is set, if it can be.
+pub fn read_ahead_setting(path: &Path) -> Option<PathBuf> {
+    queue_of(path).map(|queue| queue.join("read_ahead_kb")).filter(|setting| setting.exists())
+}
+
+/// As [`read_ahead_setting`]: what it is now.
+pub fn read_ahead_kib(path: &Path) -> Option<u64> {
+    word_of(read_ahead_setting(path)?.to_str()?)?.parse().ok()
 }
 
 fn queue_of(path: &Path) -> Option<PathBuf> {

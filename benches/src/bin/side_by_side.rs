@@ -11,6 +11,7 @@ use weightfs_benches::error::{BenchError, Doing, Result};
 use weightfs_benches::interrupt;
 use weightfs_benches::machine::{self, Machine, Probe};
 use weightfs_benches::nobody;
+use weightfs_benches::readahead;
 use weightfs_benches::readers::{Loader, Python, Reader, Readers, helper, turns};
 use weightfs_benches::report::{Cell, Comparison, Failed, Figure, Outcome, PLOTS, Ran, Results, Skipped, render};
 use weightfs_benches::scenario::{self, Bench, Length, Scenario};
@@ -298,6 +299,7 @@ fn clean_up(weightfs: &Weightfs, dir: &Path, keep: bool) -> Result<()> {
     weightfs.clear();
     detach_below(dir);
     nobody::end_daemons(&dir.join("nobody"));
+    readahead::restore()?;
     weightfs.forget_history()?;
     let remove_empty = |path: &Path| match fs::remove_dir(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

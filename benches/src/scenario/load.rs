@@ -12,6 +12,7 @@ use crate::error::Result;
 use crate::measure::interleave;
 use crate::memory;
 use crate::profile::Watch;
+use crate::readahead::ReadAhead;
 use crate::readers::{Loaded, Reader, Readers};
 use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Sides, Unit};
 use crate::weightfs::{Mounted, Weightfs, Work};
@@ -25,6 +26,8 @@ pub struct Load {
     pub reader: Reader,
     pub native: Native,
     pub served: Served,
+    /// How far the kernel reads ahead in the plain folder, in KiB, if not as the machine is set.
+    pub read_ahead: Option<u64>,
     pub bar: Option<Bar>,
 }
 
@@ -86,6 +89,7 @@ struct Run<'a> {
 impl Load {
     pub fn run(&self, bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
         let weightfs = bench.weightfs.clone();
+        let _read_ahead = self.read_ahead.map(|kib| ReadAhead::set(&weightfs.source, kib)).transpose()?;
         let run = Run {
             load: self,
             weightfs: &weightfs,

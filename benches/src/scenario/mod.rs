@@ -20,6 +20,7 @@ use std::rc::Rc;
 
 use crate::data::{Format, Library, Model};
 use crate::error::{BenchError, Doing, Result};
+use crate::machine;
 use crate::profile::Watch;
 use crate::readers::{Readers, digest};
 use crate::report::{Outcome, Skipped};
@@ -134,6 +135,11 @@ impl Bench {
     fn lacks(&mut self, job: &Job) -> Option<String> {
         match job {
             Job::Load(Load { native: Native::Device, .. }) => fio::lacks(),
+            Job::Load(Load { read_ahead: Some(kib), .. })
+                if machine::read_ahead_kib(&self.weightfs.source) == Some(*kib) =>
+            {
+                Some("this machine is set so already".to_owned())
+            }
             Job::Load(load) => self.readers.has(load.reader).err(),
             _ => None,
         }

@@ -8,6 +8,7 @@ use super::turns::Loop;
 use super::walk::{Walk, When};
 use super::{Job, Load, Native, Scenario, Served};
 use crate::data::Model;
+use crate::readahead::KERNELS_DEFAULT;
 use crate::readers::{Loader, Reader};
 use crate::report::Bar;
 
@@ -24,7 +25,12 @@ pub fn all(length: Length) -> Vec<Scenario> {
     let load = |id, title, model, reader, (native, served), bar| Scenario {
         id,
         title,
-        job: Job::Load(Load { model, reader, native, served, bar }),
+        job: Job::Load(Load { model, reader, native, served, read_ahead: None, bar }),
+    };
+    // Mappings of the plain folder depend on how the disk is set.
+    let by_default = |scenario: Scenario, id, title| match scenario.job {
+        Job::Load(load) => Scenario { id, title, job: Job::Load(Load { read_ahead: Some(KERNELS_DEFAULT), ..load }) },
+        _ => scenario,
     };
     let of = |id, title, job| Scenario { id, title, job };
     let walk = |id, title, when, bar| Scenario { id, title, job: Job::Walk(Walk { when, bar }) };
@@ -41,16 +47,21 @@ pub fn all(length: Length) -> Vec<Scenario> {
     let safetensors = Reader::Python(Loader::Safetensors);
     use Model::{Large, Medium};
     use Reader::{Pread, PreadAndDrop, PrivateMap};
+    let resident_map = load("resident-map", "resident, private map", Large, PrivateMap, resident, at_least(1.05));
+    let cold_map =
+        load("cold-map-known", "cold, private map, known to be loaded", Medium, PrivateMap, known, at_least(1.2));
     vec![
         load("resident-pread", "resident, 8 × 2 MiB pread", Large, Pread, resident, at_least(0.95)),
-        load("resident-map", "resident, private map", Large, PrivateMap, resident, at_least(1.05)),
+        resident_map,
+        by_default(resident_map, "resident-map-128", "resident, private map, readahead of 128 KiB as kernels have it"),
         load("resident-safetensors", "resident, safetensors for Python", Large, safetensors, resident, at_least(1.0)),
         load("reload-and-drop", "reload with DONTNEED behind each read", Large, PreadAndDrop, resident, at_least(8.0)),
         load("cold-pread", "cold, 8 × 2 MiB pread, never seen", Large, Pread, unknown, at_least(1.2)),
         load("cold-pread-device", "cold, 8 × 2 MiB pread, against the device", Large, Pread, device, at_least(0.9)),
         load("cold-pread-known", "cold, 8 × 2 MiB pread, known to be loaded", Medium, Pread, known, None),
         load("cold-map", "cold, private map, never seen", Medium, PrivateMap, unknown, None),
-        load("cold-map-known", "cold, private map, known to be loaded", Medium, PrivateMap, known, at_least(1.2)),
+        cold_map,
+        by_default(cold_map, "cold-map-known-128", "cold, private map, known, readahead of 128 KiB as kernels have it"),
         load("streamed-pread", "streamed out of the arena, 8 × 2 MiB pread", Large, Pread, streamed, at_least(0.45)),
         load("streamed-map", "streamed out of the arena, private map", Medium, PrivateMap, streamed, None),
         turns("loop-1.25", "loop over 1.25 × the memory", 125, (None, None)),
