@@ -127,7 +127,8 @@ impl Residency {
     pub fn expected(&mut self, id: FileId, now: Duration) {
         if let Some(file) = self.files.get(&id).filter(|file| file.queued.is_empty()) {
             let all = file.covered_by(&Scope::Whole);
-            self.used(id, &all, false, now);
+            // By then all of it will have been read.
+            self.used_after(id, &all, false, now, all.count());
         }
     }
 
@@ -290,6 +291,11 @@ impl Residency {
     /// Tells the policy of the blocks that are read for the first time in this pass. `counted` is false for what is
     /// only about to be read.
     pub(super) fn used(&mut self, id: FileId, extents: &ExtentSet, counted: bool, now: Duration) {
+        self.used_after(id, extents, counted, now, 0);
+    }
+
+    /// As [`Residency::used`], when `coming` extents more will have been read.
+    fn used_after(&mut self, id: FileId, extents: &ExtentSet, counted: bool, now: Duration, coming: u64) {
         let Some(file) = self.files.get_mut(&id) else { return };
         self.stamp += 1;
         let first = file.first_reached(extents, counted, self.traffic, self.stamp, now);
@@ -299,8 +305,6 @@ impl Residency {
             file.last_use = Some(LastUse { stamp: self.stamp, at: now });
         }
         if !blocks.is_empty() {
-            // What is only about to be read will have been read by then.
-            let coming = if counted { 0 } else { extents.count() };
             let access = Access {
                 file: id,
                 layout: file.layout,
