@@ -217,7 +217,12 @@ fn a_directory_that_gets_the_number_of_a_removed_one_is_another() {
         // Somebody still holds the old one when the next comes.
         let held = fs::File::open(&place).expect("open");
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&held));
-        let named = rustix::fs::open(path.as_str(), rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).expect("name");
+        let named = rustix::fs::open(
+            path.as_str(),
+            rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )
+        .expect("name");
         drop(held);
         fs::remove_dir(&place).expect("rmdir");
         fs::create_dir(&place).expect("mkdir");
