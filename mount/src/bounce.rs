@@ -6,7 +6,7 @@
 //! and then asks about a number that it was answered with. Only who comes by a descriptor (`/proc/self/fd`, a working
 //! directory) asks about the same number without a lookup. So nobody's second try depends on how long it takes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -24,8 +24,11 @@ use crate::nodes::Name;
 const RETURN: Duration = Duration::from_secs(30);
 /// Threads that are remembered. Those that never came back, because they were killed or refused, go first.
 const MOST: usize = 4096;
-/// Lookups of one path that are remembered: more than a path has names.
-const MOST_LOOKUPS: usize = 4096;
+/// Lookups that are remembered of one thread, the latest: what it asks about is what it has just looked up.
+const MOST_LOOKUPS: usize = 64;
+/// How long after an answer about a file a request of the same thread may be part of the same call: an open follows the
+/// question for rights at once.
+const SAME_CALL: Duration = Duration::from_secs(1);
 
 /// What for an open was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +44,10 @@ struct Pending {
     /// What it had asked about.
     id: u64,
     /// The numbers that it was answered with since, each for a name.
-    answers: Vec<(u64, Name)>,
+    answers: VecDeque<(u64, Name)>,
+    /// Something that was looked up was answered, which may have been all that the caller wanted: when, and whether it
+    /// was a file, behind which no path goes on.
+    answered: Option<(Instant, bool)>,
     /// By an earlier worker, which knew what it has looked up since.
     inherited: bool,
     at: Instant,
@@ -56,7 +62,15 @@ impl Pending {
         self.answers.iter().rev().find(|(answer, _)| *answer == id).map(|(_, name)| name)
     }
 
+    /// Whether its second try is certainly over.
+    fn is_over(&self) -> bool {
+        self.answered.is_some_and(|(at, file)| at.elapsed() >= if file { SAME_CALL } else { RETURN })
+    }
+
     fn is_second_try(&self, id: u64) -> bool {
+        if self.is_over() {
+            return false;
+        }
         self.inherited && self.is_recent()
             || if self.answers.is_empty() { self.id == id } else { self.name_of(id).is_some() }
     }
@@ -90,22 +104,54 @@ impl Bounced {
         let mut lost = Vec::new();
         self.change(|by_thread| {
             if by_thread.len() >= MOST {
-                lost.extend(by_thread.extract_if(|_, pending| !pending.is_recent()).map(|(thread, _)| thread));
+                let gone = |pending: &Pending| pending.is_over() || !pending.is_recent();
+                lost.extend(by_thread.extract_if(|_, pending| gone(pending)).map(|(thread, _)| thread));
+            }
+            if by_thread.len() >= MOST
+                && let Some(oldest) = by_thread.iter().min_by_key(|(_, pending)| pending.at).map(|(thread, _)| *thread)
+            {
+                by_thread.remove(&oldest);
+                lost.push(oldest);
             }
             by_thread.insert(thread, pending(id, file, purpose));
         });
         lost.into_iter().for_each(|thread| self.ledger.note(&Record::Landed { mount, thread }));
     }
 
-    /// `thread` is answered with `id` for a name.
+    /// `thread` is answered with `id` for a name. Threads that the kernel cannot name are not told from each other.
     pub fn looked_up(&self, thread: u32, id: u64, parent: u64, name: &OsStr) {
-        if self.is_empty() {
+        if self.is_empty() || thread == 0 {
             return;
         }
+        if let Some(pending) = self.by_thread.lock().get_mut(&thread) {
+            if pending.answers.len() >= MOST_LOOKUPS {
+                pending.answers.pop_front();
+            }
+            pending.answers.push_back((id, Name { parent, name: name.to_owned() }));
+            // The path goes on.
+            pending.answered = None;
+        }
+    }
+
+    /// `thread` begins to look a name up: if a file was answered for before, that is for another call.
+    pub fn walks(&self, thread: u32) {
+        let over = |pending: &Pending| pending.is_over() || pending.answered.is_some_and(|(_, file)| file);
+        if !self.is_empty() && self.by_thread.lock().get(&thread).is_some_and(over) {
+            self.landed(thread);
+        }
+    }
+
+    /// `thread` has the answer to a request about `id` that may have been its last one.
+    pub fn answered(&self, thread: u32, id: u64, is_file: impl FnOnce() -> bool) {
+        if self.is_empty() || thread == 0 {
+            return;
+        }
+        let is_file = is_file();
         if let Some(pending) = self.by_thread.lock().get_mut(&thread)
-            && pending.answers.len() < MOST_LOOKUPS
+            && pending.answered.is_none()
+            && pending.name_of(id).is_some()
         {
-            pending.answers.push((id, Name { parent, name: name.to_owned() }));
+            pending.answered = Some((Instant::now(), is_file));
         }
     }
 
@@ -122,7 +168,11 @@ impl Bounced {
         if self.is_empty() {
             return None;
         }
-        self.by_thread.lock().get(&thread).and_then(|pending| pending.name_of(id).cloned())
+        self.by_thread
+            .lock()
+            .get(&thread)
+            .filter(|pending| !pending.is_over())
+            .and_then(|pending| pending.name_of(id).cloned())
     }
 
     /// Whether `thread` is about to come back to write, whatever its name leads to by then: its lookups are to be
@@ -163,7 +213,7 @@ impl Bounced {
 }
 
 fn pending(id: u64, file: SourceKey, purpose: Purpose) -> Pending {
-    Pending { purpose, file, id, answers: Vec::new(), inherited: false, at: Instant::now() }
+    Pending { purpose, file, id, answers: VecDeque::new(), answered: None, inherited: false, at: Instant::now() }
 }
 
 #[cfg(test)]
@@ -202,6 +252,40 @@ mod tests {
         let found = [1, 10, 11, 12].map(|id| bounced.second_try(7, id).is_some());
         assert_eq!(found, [false, true, true, false]);
         assert_eq!(bounced.name(7, 11), Some(Name { parent: 10, name: "file".into() }));
+    }
+
+    #[test]
+    fn what_comes_after_the_answer_is_another_call() {
+        let (bounced, [file, _]) = bounced();
+        bounced.bounce(7, 1, file, Purpose::Read);
+        bounced.looked_up(7, 10, 1, OsStr::new("folder"));
+        bounced.answered(7, 10, || false);
+        bounced.walks(7);
+        bounced.looked_up(7, 11, 10, OsStr::new("file"));
+        bounced.answered(7, 12, || true);
+        bounced.walks(7);
+        assert!(bounced.second_try(7, 11).is_some(), "nothing that ends the path was answered");
+        bounced.answered(7, 11, || true);
+        assert!(bounced.second_try(7, 11).is_some(), "the open behind the question for rights");
+        let long_ago = Instant::now().checked_sub(SAME_CALL).unwrap();
+        bounced.by_thread.lock().get_mut(&7).unwrap().answered = Some((long_ago, true));
+        assert_eq!((bounced.second_try(7, 11), bounced.name(7, 11)), (None, None));
+        bounced.walks(7);
+        assert!(bounced.is_empty());
+    }
+
+    #[test]
+    fn there_are_never_more_than_so_many() {
+        let (bounced, [file, _]) = bounced();
+        for thread in 1..=MOST as u32 + 10 {
+            bounced.bounce(thread, 1, file, Purpose::Read);
+        }
+        assert_eq!(bounced.by_thread.lock().len(), MOST);
+        assert!(bounced.second_try(MOST as u32 + 10, 1).is_some() && bounced.second_try(1, 1).is_none());
+        for id in 0..100 {
+            bounced.looked_up(20, id, 1, OsStr::new("x"));
+        }
+        assert!(bounced.second_try(20, 99).is_some() && bounced.second_try(20, 0).is_none());
     }
 
     #[test]

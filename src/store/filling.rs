@@ -64,7 +64,8 @@ impl Store {
 
     /// Starts to fill the whole file if an open has asked for that and nobody has begun.
     pub(super) fn fill_anticipated(self: &Arc<Self>, generation: &Arc<Generation>) {
-        if generation.anticipated.swap(false, Ordering::AcqRel) {
+        // Whoever was to load it may have closed it by now.
+        if generation.anticipated.swap(false, Ordering::AcqRel) && generation.handles.load(Ordering::Acquire) > 0 {
             self.fill_whole(generation);
         }
     }

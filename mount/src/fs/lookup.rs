@@ -15,6 +15,7 @@ use crate::source::{is_plain, stat_at};
 
 impl Fs {
     pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
+        self.bounced.walks(caller.thread);
         match self.look_up(parent, name, caller) {
             Err(FsError::Stale) => self.once(parent, caller, Err(FsError::Stale)),
             found => found,

@@ -107,9 +107,13 @@ impl Fs {
         let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
             Err(FsError::Stale) if second_try.is_some() => {
-                names.extend(self.bounced.name(caller.thread, id));
+                if let Some(name) = self.bounced.name(caller.thread, id) {
+                    names = vec![name];
+                }
                 self.open_by_name(&names, flags)?
             }
+            // By which of several names it came is not known. Those that lead elsewhere are forgotten by now.
+            Ok(_) if renamed && caller.thread == 0 && names.len() > 1 => return Err(FsError::Stale),
             // Who cannot be bounced may have come by an old name.
             Ok(_) if renamed && caller.thread == 0 => self.open_by_name(&names, flags)?,
             file => file?,

@@ -52,6 +52,8 @@ impl Fs {
             let restored = descriptor.and_then(|descriptor| self.restore_handle(handle, &opened, descriptor));
             if let Err(error) = restored {
                 tracing::error!(%error, handle, ?opened, "an open file cannot be taken over");
+                // From now on, and also from later workers, its client gets an error.
+                self.note_close(handle);
             }
             failpoint::pass("takeover.handle");
         }

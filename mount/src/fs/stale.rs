@@ -64,7 +64,13 @@ impl Fs {
         purpose: Purpose,
         result: Result<R, FsError>,
     ) -> Result<R, FsError> {
-        let Err(FsError::Stale) = result else { return result };
+        let Err(FsError::Stale) = result else {
+            if result.is_ok() {
+                let is_file = || self.node(id).is_ok_and(|node| node.kind.is_file());
+                self.bounced.answered(caller.thread, id, is_file);
+            }
+            return result;
+        };
         // Threads that the kernel cannot name cannot be told from each other.
         if caller.thread != 0 && self.bounced.second_try(caller.thread, id).is_some() {
             tracing::info!(node = id, "what was looked up a moment ago has gone again");
@@ -72,7 +78,10 @@ impl Fs {
             return Err(Errno::NOENT.into());
         }
         let file = self.node(id).map_or(SourceKey { device: 0, inode: 0 }, |node| node.key);
-        self.bounced.bounce(caller.thread, id, file, purpose);
+        // Of threads that cannot be told from each other, only that one of them is to write is worth knowing.
+        if caller.thread != 0 || purpose == Purpose::Write {
+            self.bounced.bounce(caller.thread, id, file, purpose);
+        }
         Err(FsError::Stale)
     }
 }

@@ -52,8 +52,11 @@ impl Holdings {
         let mut lore = Lore { settings, numbers, introductions, facts, pages, notes };
         let sources = roots.into_iter().map(OwnedFd::from).collect();
         let mut basis = Basis { devices, sources, arena, listener: listener.into(), journal };
-        let mounted = mount_all(&mut lore, &mut basis)
-            .and_then(|()| Shelter::new(depot, &lore, &basis).map_err(SupervisorError::Journal));
+        let mounted = mount_all(&mut lore, &mut basis).and_then(|()| {
+            // Where nobody can go on, clients are to get an error and not to wait.
+            let depot = if can_be_taken_over(&lore) { depot } else { Depot::none() };
+            Shelter::new(depot, &lore, &basis).map_err(SupervisorError::Journal)
+        });
         match mounted {
             Ok(shelter) => Ok(Self { lore, basis, parked, shelter }),
             Err(error) => {
@@ -72,7 +75,7 @@ impl Holdings {
 
     /// Whether another worker can go on where one has died.
     pub fn can_be_taken_over(&self) -> bool {
-        self.lore.introductions.iter().all(|introduction| session::can_be_taken_over(introduction))
+        can_be_taken_over(&self.lore)
     }
 
     /// Keeps a descriptor of the worker's for the next one.
@@ -135,6 +138,10 @@ impl Holdings {
         // It is ours, and nobody answers there any more.
         let _ = std::fs::remove_file(&self.lore.settings.control_socket);
     }
+}
+
+fn can_be_taken_over(lore: &Lore) -> bool {
+    lore.introductions.iter().all(|introduction| session::can_be_taken_over(introduction))
 }
 
 fn mount_all(lore: &mut Lore, basis: &mut Basis) -> Result<(), SupervisorError> {

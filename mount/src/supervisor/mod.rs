@@ -265,6 +265,10 @@ impl Supervisor {
                 course.done = true;
                 course.deadline.get_or_insert(Instant::now() + ENDING);
             }
+            Report::Upgrade { .. } if course.asked == Asked::End || course.done => {
+                // A worker that does not hear this has ended.
+                let _ = worker.link.send(&Order::Upgraded(Err("its mounts are ending".to_owned())), &[]);
+            }
             Report::Upgrade { program } => {
                 if self.upgrade(worker, &program) {
                     (course.asked, course.deadline) = (Asked::Yield, Some(Instant::now() + YIELDING));

@@ -164,10 +164,19 @@ impl Remains {
     pub fn find() -> io::Result<Option<Self>> {
         let mut depot = Depot::of_service();
         let mut left = depot.inherit()?;
-        let Some(state) = left.remove(STATE) else { return Ok(None) };
-        match Self::of(File::from(state), left) {
-            Ok((state, lore, basis, parked, workers)) => {
-                let shelter = Shelter { depot, state };
+        let Some(state) = left.remove(STATE) else {
+            // Not complete: what is there would only keep mounts waiting that nobody serves.
+            depot.clear();
+            return Ok(None);
+        };
+        let state = File::from(state);
+        match Self::of(&state, &mut left) {
+            Ok((lore, basis, parked, workers)) => {
+                let link = left.remove(LINK);
+                let (mut shelter, mut parked) = (Shelter { depot, state }, parked);
+                if let Some(link) = link {
+                    hear_out(&Link::of(link), &mut parked, &mut shelter);
+                }
                 Ok(Some(Self { shelter, lore, basis, parked, workers }))
             }
             Err(error) => {
@@ -182,11 +191,10 @@ impl Remains {
         &self.lore.settings
     }
 
-    #[expect(clippy::type_complexity, reason = "taken apart at once")]
     fn of(
-        state: File,
-        mut left: HashMap<String, OwnedFd>,
-    ) -> io::Result<(File, Lore, Basis, HashMap<Parked, OwnedFd>, u64)> {
+        state: &File,
+        left: &mut HashMap<String, OwnedFd>,
+    ) -> io::Result<(Lore, Basis, HashMap<Parked, OwnedFd>, u64)> {
         let mut bytes = vec![0; state.metadata()?.len() as usize];
         state.read_exact_at(&mut bytes, 0)?;
         let (header, rest) = bytes.split_at_checked(HEADER).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -201,13 +209,10 @@ impl Remains {
         let workers = u64::from_le_bytes(header[8..].try_into().expect("eight bytes")) + 1;
         let lore: Lore = postcard::from_bytes(rest).map_err(io::Error::other)?;
         end_worker(left.remove(WORKER), word(4))?;
-        let mut parked: HashMap<_, _> = left
+        let parked = left
             .extract_if(|name, _| parked_as(name).is_some())
             .filter_map(|(name, descriptor)| Some((parked_as(&name)?, descriptor)))
             .collect();
-        if let Some(link) = left.remove(LINK) {
-            hear_out(&Link::of(link), &mut parked);
-        }
         let mut take = |name: &str| left.remove(name).ok_or_else(|| io::Error::other(format!("there is no '{name}'")));
         let mounts = 0..lore.settings.mounts.len();
         let basis = Basis {
@@ -217,7 +222,7 @@ impl Remains {
             listener: take(LISTENER)?,
             journal: JournalFiles { halves: [take(JOURNAL[0])?, take(JOURNAL[1])?], counters: take(JOURNAL[2])? },
         };
-        Ok((state, lore, basis, parked, workers))
+        Ok((lore, basis, parked, workers))
     }
 }
 
@@ -239,11 +244,19 @@ fn end_worker(worker: Option<OwnedFd>, process: u32) -> io::Result<()> {
 }
 
 /// What the last worker has said and nobody has heard.
-fn hear_out(link: &Link, parked: &mut HashMap<Parked, OwnedFd>) {
+fn hear_out(link: &Link, parked: &mut HashMap<Parked, OwnedFd>, shelter: &mut Shelter) {
     while let Ok(Some((report, descriptors))) = link.receive_now::<Report>() {
         match report {
-            Report::Park(what) => parked.extend(descriptors.into_iter().map(|descriptor| (what, descriptor))),
-            Report::Unpark(what) => drop(parked.remove(&what)),
+            Report::Park(what) => {
+                for descriptor in descriptors {
+                    shelter.park(what, &descriptor);
+                    parked.insert(what, descriptor);
+                }
+            }
+            Report::Unpark(what) => {
+                parked.remove(&what);
+                shelter.unpark(what);
+            }
             _ => {}
         }
     }
@@ -275,7 +288,8 @@ mod tests {
         worker.unpark(gone);
         drop(worker);
         let mut parked = HashMap::new();
-        hear_out(&ours, &mut parked);
+        let mut shelter = Shelter { depot: Depot::none(), state: tempfile::tempfile().unwrap() };
+        hear_out(&ours, &mut parked, &mut shelter);
         assert_eq!(parked.keys().collect::<Vec<_>>(), [&kept]);
     }
 }
