@@ -134,7 +134,11 @@ impl Fs {
             Choice::Wait => {
                 return Ok(Begun::Wait(opened.expect("only content that is kept is waited for")));
             }
-            Choice::Stream => self.open_stream(open, opened, situation.expected && situation.room)?,
+            Choice::Stream => {
+                // Who wants no open to wait wants nothing to be read for an open.
+                let loads = situation.expected && situation.room && !self.options.open_wait.is_zero();
+                self.open_stream(open, opened, loads)?
+            }
             Choice::Passthrough | Choice::Source => match resident {
                 Some(resident) => self.open_resident(open, &resident, choice == Choice::Passthrough)?,
                 None => self.open_from_source(open)?,
