@@ -64,7 +64,7 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
     rustix::process::umask(rustix::fs::Mode::empty());
     tuning::raise_descriptor_limit();
     let Handover { setup, devices, sources, arena, listener, journal, mut parked, link } = handover;
-    let Setup { settings, pages, introductions, facts, restarts, mut notes } = setup;
+    let Setup { settings, pages, introductions, facts, restarts, lingering, mut notes } = setup;
     let ended = Arc::new(Ended::default());
     let upgrades = Upgrades::start(Arc::clone(&link), Arc::clone(&ended)).map_err(DaemonError::Link)?;
     let (journal, state) = Journal::open(journal)?;
@@ -85,6 +85,7 @@ pub fn run(handover: Handover) -> Result<(), DaemonError> {
         Arena::within(arena, pages),
         Arc::clone(&legacy),
         kept,
+        &lingering,
     )?;
     notes.extend(tuning::of_store(&store));
     let mut handles: HashMap<u8, HashMap<u64, OwnedFd>> = HashMap::new();

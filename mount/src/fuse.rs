@@ -241,7 +241,7 @@ impl Filesystem for Adapter {
         let (name, caller) = (name.to_owned(), caller(request));
         self.fs.run(parent.0, move |fs| {
             let _underway = fs.begin(&caller);
-            match fs.create(parent.0, &name, mode, flags, &caller) {
+            match fs.last(parent.0, &caller, fs.create(parent.0, &name, mode, flags, &caller)) {
                 Ok((entry, opened)) => {
                     let direct = direct_maps && matches!(opened.mode, OpenMode::Direct);
                     let flags = if direct { FopenFlags::FOPEN_DIRECT_IO } else { FopenFlags::empty() };

@@ -57,6 +57,8 @@ pub struct Setup {
     pub facts: Vec<Facts>,
     /// Workers before this one.
     pub restarts: u64,
+    /// Those of them that were killed and may not have ended.
+    pub lingering: Vec<u32>,
     pub notes: Vec<String>,
 }
 

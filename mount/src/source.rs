@@ -6,9 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, Stat, StatxFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use weightfs::ids::Timestamp;
 
 use crate::attr::SourceKey;
 
@@ -120,6 +121,18 @@ pub fn is_local(fd: BorrowedFd<'_>) -> bool {
 /// `name` in `directory`, a link not followed.
 pub fn stat_at(directory: impl AsFd, name: &OsStr) -> Result<Stat, Errno> {
     rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)
+}
+
+/// The number of what a name leads to, and when it was made. None where the source does not know.
+pub fn birth_at(directory: impl AsFd, name: &OsStr, flags: AtFlags) -> Option<(u64, Timestamp)> {
+    let found = rustix::fs::statx(directory, name, flags, StatxFlags::BTIME | StatxFlags::INO).ok()?;
+    let born = Timestamp { seconds: found.stx_btime.tv_sec, nanoseconds: found.stx_btime.tv_nsec };
+    (found.stx_mask & StatxFlags::BTIME.bits() != 0).then_some((found.stx_ino, born))
+}
+
+/// When an open file was made.
+pub fn birth(file: BorrowedFd<'_>) -> Option<Timestamp> {
+    birth_at(file, OsStr::new(""), AtFlags::EMPTY_PATH).map(|(_, at)| at)
 }
 
 /// The path by which this process reaches an open descriptor, for calls that take only paths.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity};
+use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
 
 /// Bytes before every record: its length and its checksum. A length of zero is the end.
 const FRAME: usize = 8;
@@ -151,6 +151,13 @@ pub enum Record<'a> {
     Evicted {
         id: GenerationId,
         extents: Range<ExtentIndex>,
+    },
+    /// When the file of an open handle was made. A number can be given to another file once the last descriptor of this
+    /// one is closed; the time cannot.
+    Born {
+        mount: u8,
+        handle: u64,
+        at: Timestamp,
     },
 }
 

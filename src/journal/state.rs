@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::record::{FileKey, HandleKind, Record, decode, encode};
-use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity};
+use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::units::{LARGEST_MODEL, extent_count};
 
 /// Changes of names that are remembered: the kernel asks again only for those that were not answered.
@@ -55,6 +55,8 @@ pub struct HandleState {
     pub unique: u64,
     pub kind: HandleKind,
     pub flags: u32,
+    /// When its file was made, where that is known and needed to know it again.
+    pub born: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,8 +127,13 @@ impl State {
                 self.mount(*mount).let_go(*resident);
             }
             Record::Opened { mount, handle, node, unique, kind, flags } => {
-                let opened = HandleState { node: *node, unique: *unique, kind: *kind, flags: *flags };
+                let opened = HandleState { node: *node, unique: *unique, kind: *kind, flags: *flags, born: None };
                 self.mount(*mount).handles.insert(*handle, opened);
+            }
+            Record::Born { mount, handle, at } => {
+                if let Some(opened) = self.mount(*mount).handles.get_mut(handle) {
+                    opened.born = Some(*at);
+                }
             }
             Record::Closed { mount, handle } => _ = self.mount(*mount).handles.remove(handle),
             Record::Bounced { mount, thread, key, writes } => {
@@ -246,8 +253,11 @@ impl MountState {
             }
         }
         for (handle, opened) in &self.handles {
-            let HandleState { node, unique, kind, flags } = *opened;
+            let HandleState { node, unique, kind, flags, born } = *opened;
             put(&Record::Opened { mount, handle: *handle, node, unique, kind, flags });
+            if let Some(at) = born {
+                put(&Record::Born { mount, handle: *handle, at });
+            }
         }
         for (thread, (key, writes)) in &self.bounced {
             put(&Record::Bounced { mount, thread: *thread, key: *key, writes: *writes });

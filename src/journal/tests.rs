@@ -9,23 +9,24 @@ fn identity(size: u64) -> SourceIdentity {
     SourceIdentity { device: 3, inode: 4, size, modified: time, changed: time }
 }
 
-/// Some of everything that the first form of the journal is made of.
-const FORM_1: [Record<'static>; 4] = [
+/// Some of everything that this form of the journal is made of.
+const FORM_2: [Record<'static>; 5] = [
     Record::Node { mount: 0, id: 300, key: (1, 300), kind: 0x8000, slot: 5, origin: None, name: Some((1, b"a")) },
     Record::NodeGone { mount: 0, id: 7 },
     Record::Filled { id: GenerationId(9), extents: 1..3 },
     Record::Begun { mount: 1, unique: 8, before: [None, None] },
+    Record::Born { mount: 1, handle: 9, at: Timestamp { seconds: 10, nanoseconds: 11 } },
 ];
 
 /// The checksum of its bytes, as workers have written them.
-const FORM_1_SUM: u32 = 270_317_853;
+const FORM_2_SUM: u32 = 4_267_218_277;
 
 #[test]
 fn the_form_is_what_its_version_says() {
-    assert_eq!(VERSION, 1, "a new form needs a new version, and its own bytes here");
-    let all = bytes_of(&FORM_1);
-    assert_eq!(crc32fast::hash(&all), FORM_1_SUM);
-    assert_eq!(decode(&all).collect::<Vec<_>>(), FORM_1);
+    assert_eq!(VERSION, 2, "a new form needs a new version, and its own bytes here");
+    let all = bytes_of(&FORM_2);
+    assert_eq!(crc32fast::hash(&all), FORM_2_SUM);
+    assert_eq!(decode(&all).collect::<Vec<_>>(), FORM_2);
 }
 
 fn record() -> impl Strategy<Value = Record<'static>> {
@@ -77,6 +78,11 @@ fn record() -> impl Strategy<Value = Record<'static>> {
             flags: 0
         }),
         id.clone().prop_map(|handle| Record::Closed { mount: 1, handle }),
+        (id.clone(), any::<i64>()).prop_map(|(handle, seconds)| Record::Born {
+            mount: 1,
+            handle,
+            at: Timestamp { seconds, nanoseconds: 1 }
+        }),
         (any::<u64>(), any::<i32>()).prop_map(|(unique, errno)| Record::Done { mount: 1, unique, errno }),
         any::<u64>().prop_map(|unique| Record::Begun { mount: 1, unique, before: [Some((1, 2)), None] }),
         (generation.clone(), 1..(40u64 << 20)).prop_map(|(id, size)| Record::Generation {
@@ -173,7 +179,7 @@ fn another_form_is_refused() {
     let files = JournalFiles::create().unwrap();
     drop(Journal::open(duplicate(&files)).unwrap());
     for half in &files.halves {
-        rustix::io::pwrite(half, &2u64.to_le_bytes(), 8).unwrap();
+        rustix::io::pwrite(half, &1u64.to_le_bytes(), 8).unwrap();
     }
-    assert!(matches!(Journal::open(files), Err(JournalError::Version { found: 2 })));
+    assert!(matches!(Journal::open(files), Err(JournalError::Version { found: 1 })));
 }

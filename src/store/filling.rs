@@ -159,6 +159,12 @@ impl Store {
         if started.is_empty() {
             return true;
         }
+        // What an earlier process is still to write could land in a complete extent, of which somebody may hold a
+        // snapshot by then. Until it has ended, what is missing is read past the arena.
+        if generation.is_inherited() && !self.predecessors.are_gone() {
+            started.iter().for_each(|run| self.give_up(generation, run));
+            return false;
+        }
         if self.known_engine(generation).is_some() {
             return self.fill_claimed(generation, &started, wish);
         }

@@ -37,6 +37,8 @@ pub struct Generation {
     /// Where the tensors lie, once the header was read.
     pub(super) tensors: OnceLock<Arc<TensorMap>>,
     pub(super) parsing: AtomicBool,
+    /// An earlier process has begun to fill it.
+    inherited: AtomicBool,
     /// The whole file is to be filled once it is known where its tensors lie.
     pub(super) anticipated: AtomicBool,
     /// The engine's jobs for extents that nobody waited for when they were submitted.
@@ -95,6 +97,7 @@ impl Generation {
             arena: OnceLock::new(),
             tensors: OnceLock::new(),
             parsing: AtomicBool::new(false),
+            inherited: AtomicBool::new(false),
             anticipated: AtomicBool::new(false),
             jobs: Mutex::default(),
             courses: Mutex::default(),
@@ -212,6 +215,12 @@ impl Generation {
         }
         self.occupied.fetch_add(u64::from(self.extents.present()), Ordering::AcqRel);
         let _ = self.arena.set(arena);
+        self.inherited.store(true, Ordering::Release);
+    }
+
+    /// Whether threads of an earlier process may have been writing to its arena file.
+    pub(super) fn is_inherited(&self) -> bool {
+        self.inherited.load(Ordering::Acquire)
     }
 
     pub(super) fn remember_job(&self, extents: Range<ExtentIndex>, job: JobId, engine: &Engine) {

@@ -20,6 +20,7 @@ mod inventory;
 mod keeper;
 mod memory;
 mod opening;
+mod predecessors;
 mod read;
 mod recorder;
 mod report;
@@ -64,6 +65,7 @@ use bypass::Bypass;
 use hints::Hints;
 use keeper::Keeper;
 use memory::Memory;
+use predecessors::Predecessors;
 use traced::Traced;
 
 /// Files smaller than this are left to the kernel.
@@ -107,6 +109,7 @@ pub struct Store {
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
     background: Background,
+    predecessors: Predecessors,
     keeper: Keeper,
     residency: Mutex<Traced>,
     hints: Hints,
@@ -139,7 +142,7 @@ impl Store {
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
         let arena = Arena::create(Self::arena_size(config.budget))?;
-        Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new())
+        Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new(), &[])
     }
 
     /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it (twice: by a process
@@ -148,12 +151,14 @@ impl Store {
         budget + budget / 16 + (2 * slots(budget) + 16) * EXTENT_SIZE
     }
 
-    /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there.
+    /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there. `lingering`
+    /// are the numbers of earlier processes that may not have ended yet.
     pub fn start_in(
         config: StoreConfig,
         arena: Arena,
         legacy: Arc<Legacy>,
         kept: Vec<Kept>,
+        lingering: &[u32],
     ) -> Result<Arc<Self>, StoreError> {
         let engine_choice = usable(config.engine)?;
         let slots = slots(config.budget);
@@ -165,6 +170,7 @@ impl Store {
             engines: Mutex::default(),
             starting: Mutex::default(),
             background: Background::start("source").map_err(StoreError::Thread)?,
+            predecessors: Predecessors::of(lingering),
             keeper: Keeper::default(),
             residency: Mutex::new(Traced::new(PolicyKind::Auto)),
             hints: Hints::default(),

@@ -33,18 +33,6 @@ impl Fs {
         flags: OFlags,
         caller: &Caller,
     ) -> Result<(Entry, OpenReply), FsError> {
-        let made = self.create_now(parent, name, mode, flags, caller);
-        self.last(parent, caller, made)
-    }
-
-    fn create_now(
-        self: &Arc<Self>,
-        parent: u64,
-        name: &OsStr,
-        mode: NewMode,
-        flags: OFlags,
-        caller: &Caller,
-    ) -> Result<(Entry, OpenReply), FsError> {
         let directory_node = self.node(parent)?;
         let (directory, _) = self.locate(&directory_node)?;
         if !is_plain(name) {

@@ -4,14 +4,14 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, Stat, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
 
 use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
 use crate::error::FsError;
 use crate::nodes::{Node, Origin, RESIDENT_BIT, ROOT};
-use crate::source::{is_plain, stat_at};
+use crate::source::{birth_at, is_plain, stat_at};
 
 impl Fs {
     pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
@@ -153,13 +153,8 @@ impl Fs {
 /// a new one before the kernel has let go of the old; without another generation it would take the new one for the old,
 /// in which nothing can be made any more. Zero where the source does not know.
 fn generation_of(directory: BorrowedFd<'_>, name: &OsStr, stat: &Stat) -> u32 {
-    let wanted = StatxFlags::BTIME | StatxFlags::INO;
-    let Ok(found) = rustix::fs::statx(directory, name, AtFlags::SYMLINK_NOFOLLOW, wanted) else { return 0 };
-    if found.stx_mask & StatxFlags::BTIME.bits() == 0 || found.stx_ino != stat.st_ino {
-        return 0;
-    }
-    let (seconds, nanoseconds) = (found.stx_btime.tv_sec as u32, found.stx_btime.tv_nsec);
-    seconds.wrapping_mul(0x9e37_79b1) ^ nanoseconds
+    let found = birth_at(directory, name, AtFlags::SYMLINK_NOFOLLOW).filter(|(inode, _)| *inode == stat.st_ino);
+    found.map_or(0, |(_, born)| (born.seconds as u32).wrapping_mul(0x9e37_79b1) ^ born.nanoseconds)
 }
 
 /// What a name leads to.

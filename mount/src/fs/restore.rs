@@ -17,6 +17,7 @@ use crate::attr::SourceKey;
 use crate::backing::Backings;
 use crate::error::FsError;
 use crate::handles::{Content, OpenDirectory, OpenFile};
+use crate::source::birth;
 
 impl Fs {
     /// Restores nodes, handles and what was under way. `parked` has the descriptor of every handle. What cannot be
@@ -73,9 +74,14 @@ impl Fs {
             // The very file, whatever has become of its name.
             Some(generation) => generation.source.file().try_clone()?.into(),
             None => {
-                let directory = OFlags::DIRECTORY;
-                let flags = if opened.kind == HandleKind::Directory { directory } else { flags };
-                OwnedFd::from(self.open_source(&*self.node(opened.node)?, flags)?)
+                let is_directory = opened.kind == HandleKind::Directory;
+                let flags = if is_directory { OFlags::DIRECTORY } else { flags };
+                let found = OwnedFd::from(self.open_source(&*self.node(opened.node)?, flags)?);
+                // Meanwhile nobody had it open: its number may be that of another file by now.
+                if !is_directory && (opened.born.is_none() || birth(found.as_fd()) != opened.born) {
+                    return Err(FsError::BadHandle);
+                }
+                found
             }
         };
         self.ledger.park(handle, descriptor.as_fd())?;

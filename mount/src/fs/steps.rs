@@ -11,6 +11,7 @@ use weightfs::journal::{FileKey, HandleKind, Record, StepState, Underway};
 use super::{Caller, Fs};
 use crate::attr::SourceKey;
 use crate::error::FsError;
+use crate::source::birth;
 
 impl Fs {
     /// Where a request changes something: it is noted who is at it, and if a thread of a dead worker still is, that is
@@ -107,6 +108,12 @@ impl Fs {
         failpoint::pass("open.parked");
         let (mount, unique) = (self.ledger.mount, caller.unique);
         self.ledger.note(&Record::Opened { mount, handle, node, unique, kind, flags });
+        // The others are found again by their generation, or need not be the very same.
+        if matches!(kind, HandleKind::Source { .. } | HandleKind::Stream(_))
+            && let Some(at) = birth(descriptor)
+        {
+            self.ledger.note(&Record::Born { mount, handle, at });
+        }
         failpoint::pass("open.noted");
         Ok(())
     }

@@ -103,13 +103,14 @@ impl Holdings {
     }
 
     /// Hands everything to a worker.
-    pub fn hand_over(&self, link: &Link, restarts: u64) -> std::io::Result<()> {
+    pub fn hand_over(&self, link: &Link, restarts: u64, lingering: Vec<u32>) -> std::io::Result<()> {
         let setup = Setup {
             settings: self.lore.settings.clone(),
             pages: self.lore.pages,
             introductions: self.lore.introductions.clone(),
             facts: self.lore.facts.clone(),
             restarts,
+            lingering,
             notes: self.lore.notes.clone(),
         };
         let Basis { devices, sources, arena, listener, journal } = &self.basis;

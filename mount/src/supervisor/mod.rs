@@ -78,19 +78,19 @@ pub fn run(
     depot: Depot,
     ready: impl FnOnce(&[String]),
 ) -> Result<(), SupervisorError> {
-    supervise(|| Holdings::acquire(settings, depot), 0, launch, ready)
+    supervise(|| Holdings::acquire(settings, depot), (0, None), launch, ready)
 }
 
 /// As [`run`], for the mounts of a supervisor that died.
 pub fn go_on(remains: Remains, launch: Launch, ready: impl FnOnce(&[String])) -> Result<(), SupervisorError> {
-    let workers = remains.workers;
+    let (workers, last) = (remains.workers, remains.worker);
     tracing::warn!(workers, "the supervisor had died; its mounts go on");
-    supervise(|| Ok(Holdings::inherit(remains)), workers, launch, ready)
+    supervise(|| Ok(Holdings::inherit(remains)), (workers, Some(last)), launch, ready)
 }
 
 fn supervise(
     holdings: impl FnOnce() -> Result<Holdings, SupervisorError>,
-    restarts: u64,
+    (restarts, last): (u64, Option<u32>),
     launch: Launch,
     ready: impl FnOnce(&[String]),
 ) -> Result<(), SupervisorError> {
@@ -105,7 +105,7 @@ fn supervise(
     worker::protect();
     let holdings = holdings()?;
     let mut supervisor =
-        Supervisor { holdings, launch, signals, restarts, strikes: Strikes::default(), lingering: Vec::new() };
+        Supervisor { holdings, launch, signals, restarts, last, strikes: Strikes::default(), lingering: Vec::new() };
     let ended = supervisor.serve(ready);
     if ended.is_err() {
         supervisor.holdings.unmount_all();
@@ -120,6 +120,8 @@ struct Supervisor {
     signals: SignalFd,
     /// Workers before this one.
     restarts: u64,
+    /// The last worker of a supervisor that died.
+    last: Option<u32>,
     strikes: Strikes,
     /// Dead workers that are stuck in the kernel.
     lingering: Vec<Child>,
@@ -158,8 +160,9 @@ impl Supervisor {
         let mut ready = Some(ready);
         loop {
             let begun = Instant::now();
-            let mut worker =
-                Worker::start(&self.launch, &mut self.holdings, self.restarts).map_err(SupervisorError::Spawn)?;
+            let lingering = self.lingering.iter().map(Child::id).chain(self.last).collect();
+            let mut worker = Worker::start(&self.launch, &mut self.holdings, self.restarts, lingering)
+                .map_err(SupervisorError::Spawn)?;
             let was_ready = ready.is_none();
             let (how, Course { asked, refusal, done, .. }) = self.watch(&mut worker, &mut ready)?;
             if how.0.is_none() {

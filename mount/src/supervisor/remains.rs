@@ -146,14 +146,24 @@ fn parked_as(name: &str) -> Option<Parked> {
     }
 }
 
+/// What is taken out of what was left.
+struct Parts {
+    lore: Lore,
+    basis: Basis,
+    parked: HashMap<Parked, OwnedFd>,
+    workers: u64,
+    worker: u32,
+}
+
 /// Everything that a supervisor has left.
 pub struct Remains {
     pub(super) shelter: Shelter,
     pub(super) lore: Lore,
     pub(super) basis: Basis,
     pub(super) parked: HashMap<Parked, OwnedFd>,
-    /// Workers so far.
+    /// Workers so far, and the process of the last.
     pub(super) workers: u64,
+    pub(super) worker: u32,
 }
 
 impl Remains {
@@ -171,13 +181,12 @@ impl Remains {
         };
         let state = File::from(state);
         match Self::of(&state, &mut left) {
-            Ok((lore, basis, parked, workers)) => {
-                let link = left.remove(LINK);
-                let (mut shelter, mut parked) = (Shelter { depot, state }, parked);
-                if let Some(link) = link {
+            Ok(Parts { lore, basis, mut parked, workers, worker }) => {
+                let mut shelter = Shelter { depot, state };
+                if let Some(link) = left.remove(LINK) {
                     hear_out(&Link::of(link), &mut parked, &mut shelter);
                 }
-                Ok(Some(Self { shelter, lore, basis, parked, workers }))
+                Ok(Some(Self { shelter, lore, basis, parked, workers, worker }))
             }
             Err(error) => {
                 depot.clear();
@@ -191,10 +200,7 @@ impl Remains {
         &self.lore.settings
     }
 
-    fn of(
-        state: &File,
-        left: &mut HashMap<String, OwnedFd>,
-    ) -> io::Result<(Lore, Basis, HashMap<Parked, OwnedFd>, u64)> {
+    fn of(state: &File, left: &mut HashMap<String, OwnedFd>) -> io::Result<Parts> {
         let mut bytes = vec![0; state.metadata()?.len() as usize];
         state.read_exact_at(&mut bytes, 0)?;
         let (header, rest) = bytes.split_at_checked(HEADER).ok_or(io::ErrorKind::UnexpectedEof)?;
@@ -222,7 +228,7 @@ impl Remains {
             listener: take(LISTENER)?,
             journal: JournalFiles { halves: [take(JOURNAL[0])?, take(JOURNAL[1])?], counters: take(JOURNAL[2])? },
         };
-        Ok((lore, basis, parked, workers))
+        Ok(Parts { lore, basis, parked, workers, worker: word(4) })
     }
 }
 

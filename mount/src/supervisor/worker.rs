@@ -131,7 +131,8 @@ impl fmt::Display for Gone {
 }
 
 impl Worker {
-    pub fn start(launch: &Launch, holdings: &mut Holdings, restarts: u64) -> io::Result<Self> {
+    /// `lingering`: processes of earlier workers that may not have ended.
+    pub fn start(launch: &Launch, holdings: &mut Holdings, restarts: u64, lingering: Vec<u32>) -> io::Result<Self> {
         let (link, theirs) = Link::pair()?;
         let mut command = launch.command();
         command.arg("worker").args(&launch.arguments).stdin(Stdio::from(theirs)).stdout(Stdio::null());
@@ -147,7 +148,7 @@ impl Worker {
         if let Err(error) = holdings.note_worker(child.id(), restarts, &link, process.as_ref()) {
             tracing::warn!(%error, "nobody can go on with the mounts after this process");
         }
-        if let Err(error) = holdings.hand_over(&link, restarts) {
+        if let Err(error) = holdings.hand_over(&link, restarts, lingering) {
             // It has died already, which is seen when it is waited for.
             tracing::warn!(%error, "the worker does not take what it is given");
         }

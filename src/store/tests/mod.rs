@@ -3,6 +3,7 @@
 mod failures;
 mod files;
 mod hints;
+mod inherited;
 mod keeping;
 mod random;
 
@@ -22,16 +23,19 @@ const MIB: u64 = 1 << 20;
 /// Nothing here takes this long unless an answer was lost.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn store(budget: u64) -> Arc<Store> {
-    let config = StoreConfig {
+fn config(budget: u64) -> StoreConfig {
+    StoreConfig {
         budget,
         high_watermark: 95,
         low_watermark: 85,
         engine: EngineChoice::Auto,
         history: None,
         reserve: None,
-    };
-    Store::start(config).unwrap()
+    }
+}
+
+fn store(budget: u64) -> Arc<Store> {
+    Store::start(config(budget)).unwrap()
 }
 
 type Answer = Result<Vec<u8>, ReadError>;

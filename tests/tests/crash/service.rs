@@ -1,7 +1,7 @@
 //! As a service: what a service manager keeps is enough to go on, when the supervisor dies and when everything does.
 
 use std::fs::{self, File};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -27,6 +27,11 @@ fn successor(mount: &Mount, manager: &Manager) -> Successor {
 
 /// Kills, and starts the service again.
 fn die(mount: &mut Mount, manager: &Manager, successor: Successor, death: Death) {
+    die_and(mount, manager, successor, death, || {});
+}
+
+/// As [`die`]. `meanwhile` happens while nobody is there.
+fn die_and(mount: &mut Mount, manager: &Manager, successor: Successor, death: Death, meanwhile: impl FnOnce()) {
     let (pid, ready) = (worker(mount).expect("a worker"), manager.ready());
     mount.signal(Signal::SIGKILL);
     if death == Death::Both {
@@ -34,6 +39,7 @@ fn die(mount: &mut Mount, manager: &Manager, successor: Successor, death: Death)
         let _ = kill(pid, Signal::SIGKILL);
     }
     mount.wait();
+    meanwhile();
     mount.go_on_with(manager.again(successor));
     let is_ready = || manager.ready() > ready;
     assert!(wait_until(Duration::from_secs(20), is_ready), "after {death:?}:\n{}", mount.log());
@@ -126,5 +132,45 @@ fn what_is_open_and_in_ram_stays() {
     let after = mount.status();
     assert!(after.source_read() - read_before < MODELS[4] + MODELS[1] + MODELS[0], "{:#}", after.0);
     drop((resident, stream, gone, small, written));
+    mount.stop();
+}
+
+#[test]
+fn another_file_that_was_given_the_number_is_not_taken_for_the_one_that_was_open() {
+    if !can_take_over() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let place = source.path().join("notes");
+    fs::write(&place, b"of before").expect("write");
+    let_files_settle();
+    let manager = Manager::start();
+    let socket = manager.socket();
+    let environment = [("NOTIFY_SOCKET", socket.to_str().expect("UTF-8"))];
+    let mut mount = Mount::start_with(source.path(), &["--ram", "64M"], &environment);
+    let next = successor(&mount, &manager);
+    let open = File::options().read(true).write(true).open(mount.join("notes")).expect("open");
+    let number = fs::metadata(&place).expect("stat").ino();
+    let mut came_again = false;
+    die_and(&mut mount, &manager, next, Death::Both, || {
+        // Until then the worker has had it open.
+        std::thread::sleep(Duration::from_millis(200));
+        fs::remove_file(&place).expect("unlink");
+        // File systems give a number to the next file, or never again.
+        let made: Vec<_> = (0..64).map(|n| (n, source.path().join(format!("made-{n}")))).collect();
+        for (_, path) in &made {
+            fs::write(path, b"of others").expect("write");
+        }
+        let same = made.iter().find(|(_, path)| fs::metadata(path).expect("stat").ino() == number);
+        came_again = same.is_some();
+        fs::rename(&same.unwrap_or(&made[0]).1, &place).expect("rename");
+    });
+    println!("the number came again: {came_again}");
+    let mut text = [0; 9];
+    let refused = [open.read_exact_at(&mut text, 0), open.write_all_at(b"of nobody", 0)];
+    assert_eq!(refused.map(|result| result.map_err(|error| error.raw_os_error())), [Err(Some(nix::libc::EBADF)); 2]);
+    assert_eq!(fs::read(&place).expect("read"), b"of others");
+    assert_eq!(fs::read(mount.join("notes")).expect("read"), b"of others");
+    drop(open);
     mount.stop();
 }
