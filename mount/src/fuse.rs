@@ -16,15 +16,13 @@ use fuser::{
 use parking_lot::Mutex;
 use rustix::fs::OFlags;
 use weightfs::predict::Access;
+use weightfs::store::LARGEST_READ;
 
 use crate::answer::{add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr};
 use crate::backing::Backings;
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode};
 use crate::translate::{attr, kind, timespec};
 use crate::worker::session::{REHEARSED, RESENT, Stage};
-
-/// The largest request: a loader's read of 2 MiB at an odd offset fits into one, if the kernel's limit allows it.
-const LARGEST_REQUEST: u32 = 4 << 20;
 
 /// What the kernel offered.
 #[derive(Clone, Copy, Debug, Default)]
@@ -81,7 +79,7 @@ impl Filesystem for Adapter {
         }
         *self.offered.lock() = ask_of_kernel(config);
         // Each of these answers with the nearest value that is possible where ours is not.
-        let _ = config.set_max_write(LARGEST_REQUEST);
+        let _ = config.set_max_write(LARGEST_READ as u32);
         let _ = config.set_max_background(64);
         let _ = config.set_congestion_threshold(48);
         Ok(())

@@ -78,7 +78,7 @@ impl Store {
         let generation = &queued[&file];
         tracing::debug!(file = %generation.file_id(), extents = extents.count(), "reading ahead of the queue");
         let before = generation.extents.present();
-        self.fill_for_later(generation, extents.runs(), UseKind::Load);
+        self.fill(generation, extents.runs(), Class::Prefetch, UseKind::Load);
         let (first, last) = (extents.runs().first(), extents.runs().last());
         let around = first.map_or(0, |run| run.start)..last.map_or(0, |run| run.end);
         let (store, filled) = (Arc::clone(self), Arc::clone(generation));

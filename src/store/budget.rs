@@ -150,6 +150,6 @@ impl Store {
 
     /// Bytes that the policy may keep for good: up to the low mark, less what is read past the arena.
     pub(super) fn keepable(&self) -> u64 {
-        self.low_mark().saturating_sub(self.bypass.capacity())
+        self.low_mark().saturating_sub(self.passing())
     }
 }

@@ -122,6 +122,11 @@ impl Bypass {
         Some(Claim { bypass: Arc::clone(self), slot: index, filled: false })
     }
 
+    /// So many extents were read without a slot: time that passes for those that are in one.
+    pub fn passed_by(&self, extents: usize) {
+        self.table.lock().uses += extents as u64;
+    }
+
     /// Empties every slot of a generation that nobody reads or fills just now.
     pub fn forget(&self, generation: GenerationId) {
         let mut table = self.table.lock();

@@ -6,8 +6,9 @@ use std::sync::atomic::Ordering;
 
 use super::extents::Begin;
 use super::generation::Look;
+use super::past::{goes_on, is_divided, is_read_alone};
 use super::waiters::Waiter;
-use super::{Generation, Store, bypass};
+use super::{Generation, Store};
 use crate::extent::{Plan, Window, plan};
 use crate::failpoint;
 use crate::fill::{Class, Engine, EngineError, FillError, Job, JobId, Storage};
@@ -43,18 +44,27 @@ struct Wish {
     kind: UseKind,
     /// How many of those that are not admitted are read past the arena.
     past: usize,
+    /// Whether these may be such as are divided between tensors.
+    divided: bool,
 }
 
 impl Store {
     /// Starts to fill what a read of `range` needs and what is likely to follow.
     pub(super) fn bring(self: &Arc<Self>, generation: &Arc<Generation>, range: &Range<u64>, kind: UseKind) {
         let needed = extents_of(range);
-        self.fill(generation, std::slice::from_ref(&needed), Class::Demand, kind);
+        let past = if is_read_alone(range) { 0 } else { usize::MAX };
+        let divided = goes_on(generation, range);
+        self.fill_as(generation, std::slice::from_ref(&needed), Wish { class: Class::Demand, kind, past, divided });
         if !generation.filling_whole.load(Ordering::Relaxed) {
             let is_wide = generation.passed_over.load(Ordering::Relaxed).is_multiple_of(WIDE_AGAIN);
             let planned = self.plan(generation, Some(range), if is_wide { WINDOW } else { NARROW });
-            let all = self.fill(generation, &planned.demand, Class::OpenWait, kind)
-                & self.fill(generation, &planned.prefetch, Class::Prefetch, kind);
+            // What was read past the arena is as absent as what will be: only what comes after is read there ahead.
+            let [before, after] = split(&planned.demand, needed.end);
+            let beyond = if is_read_alone(range) { 0 } else { BYPASS_BEYOND };
+            let wish = |class, past| Wish { class, kind, past, divided: false };
+            let all = self.fill_as(generation, &after, wish(Class::OpenWait, BYPASS_AHEAD))
+                & self.fill_as(generation, &before, wish(Class::OpenWait, 0))
+                & self.fill_as(generation, &planned.prefetch, wish(Class::Prefetch, beyond));
             match all {
                 true => generation.passed_over.store(0, Ordering::Relaxed),
                 false => _ = generation.passed_over.fetch_add(1, Ordering::Relaxed),
@@ -124,7 +134,8 @@ impl Store {
         waiter.settle();
     }
 
-    /// Starts to fill those of `extents` that are absent and that nobody fills yet. Whether all of them are admitted.
+    /// Starts to fill those of `extents` that are absent and that nobody fills yet, as far as they are admitted. Whether
+    /// all of them are.
     pub(super) fn fill(
         self: &Arc<Self>,
         generation: &Arc<Generation>,
@@ -132,22 +143,7 @@ impl Store {
         class: Class,
         kind: UseKind,
     ) -> bool {
-        let past = match class {
-            Class::Demand => usize::MAX,
-            Class::OpenWait => BYPASS_AHEAD,
-            Class::Prefetch => BYPASS_BEYOND,
-        };
-        self.fill_as(generation, extents, Wish { class, kind, past })
-    }
-
-    /// As [`Store::fill`], for readers who are not there yet: only what is admitted is read.
-    pub(super) fn fill_for_later(
-        self: &Arc<Self>,
-        generation: &Arc<Generation>,
-        extents: &[Range<ExtentIndex>],
-        kind: UseKind,
-    ) -> bool {
-        self.fill_as(generation, extents, Wish { class: Class::Prefetch, kind, past: 0 })
+        self.fill_as(generation, extents, Wish { class, kind, past: 0, divided: false })
     }
 
     fn fill_as(self: &Arc<Self>, generation: &Arc<Generation>, extents: &[Range<ExtentIndex>], wish: Wish) -> bool {
@@ -187,7 +183,7 @@ impl Store {
         self: &Arc<Self>,
         generation: &Arc<Generation>,
         started: &[Range<ExtentIndex>],
-        Wish { class, kind, past }: Wish,
+        Wish { class, kind, past, divided }: Wish,
     ) -> bool {
         let (file, now) = (generation.file_id(), self.now());
         let decision = {
@@ -208,7 +204,8 @@ impl Store {
         let mut ahead = 0;
         for extent in decision.bypass.runs().iter().cloned().flatten() {
             ahead += 1;
-            match (ahead <= past).then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
+            let wanted = ahead <= past && (divided || !is_divided(generation, extent));
+            match wanted.then(|| self.bypass.claim(generation.id, extent, class != Class::Demand)).flatten() {
                 Some(slot) => self.submit_past(generation, extent, slot, class),
                 None => self.give_up(generation, &(extent..extent + 1)),
             }
@@ -265,45 +262,6 @@ impl Store {
         }
     }
 
-    /// Reads one extent into a slot.
-    fn submit_past(
-        self: &Arc<Self>,
-        generation: &Arc<Generation>,
-        extent: ExtentIndex,
-        slot: bypass::Claim,
-        class: Class,
-    ) {
-        let engine = match self.engine_of(generation) {
-            Ok(engine) => engine,
-            Err(error) => {
-                tracing::error!(%error, "an extent cannot be read");
-                return self.give_up(generation, &(extent..extent + 1));
-            }
-        };
-        tracing::trace!(file = %generation.file_id(), extent, ?class, "reading past the arena");
-        let (memory, at) = (slot.memory(), slot.at());
-        let (store, filled) = (Arc::clone(self), Arc::clone(generation));
-        let job = engine.submit(Job {
-            source: Arc::clone(&generation.source),
-            bytes: extent_bytes(extent, generation.size),
-            memory,
-            at,
-            class,
-            ticket: None,
-            done: Box::new(move |result| {
-                filled.forget_job(&(extent..extent + 1));
-                if store.is_trusted(&filled, result) {
-                    slot.full();
-                } else {
-                    // Empty before anyone can begin to read the extent again.
-                    drop(slot);
-                }
-                store.give_up(&filled, &(extent..extent + 1));
-            }),
-        });
-        make_findable(generation, &(extent..extent + 1), job, &engine, class);
-    }
-
     /// A job of the engine has ended.
     fn landed(
         self: &Arc<Self>,
@@ -349,7 +307,7 @@ impl Store {
     }
 
     /// Whether what a job has read is the content of the generation.
-    fn is_trusted(self: &Arc<Self>, generation: &Arc<Generation>, result: Result<(), FillError>) -> bool {
+    pub(super) fn is_trusted(self: &Arc<Self>, generation: &Arc<Generation>, result: Result<(), FillError>) -> bool {
         match result {
             Ok(()) if generation.is_dead() => false,
             // Looked up after the bytes were read: content that was changed before that shows in the times.
@@ -389,14 +347,14 @@ impl Store {
 
     /// The engine of the device that a source lies on, if it is known what that is like. A small file does not show how
     /// its device seeks: then the next larger one is tried.
-    fn known_engine(&self, generation: &Generation) -> Option<Engine> {
+    pub(super) fn known_engine(&self, generation: &Generation) -> Option<Engine> {
         let engines = self.engines.lock();
         let (engine, known) = engines.get(&generation.device())?;
         (*known || generation.size < TELLING).then(|| engine.clone())
     }
 
     /// As [`Store::known_engine`], started if there is none: this reads from the device.
-    fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
+    pub(super) fn engine_of(&self, generation: &Generation) -> Result<Engine, EngineError> {
         if let Some(engine) = self.known_engine(generation) {
             return Ok(engine);
         }
@@ -432,7 +390,13 @@ impl Store {
 }
 
 /// Lets whoever comes to wait for `extents` find the job that reads them, and moves it up if somebody waits already.
-fn make_findable(generation: &Generation, extents: &Range<ExtentIndex>, job: JobId, engine: &Engine, class: Class) {
+pub(super) fn make_findable(
+    generation: &Generation,
+    extents: &Range<ExtentIndex>,
+    job: JobId,
+    engine: &Engine,
+    class: Class,
+) {
     if class == Class::Demand {
         return;
     }
@@ -440,6 +404,15 @@ fn make_findable(generation: &Generation, extents: &Range<ExtentIndex>, job: Job
     if let Some(wanted) = generation.waiters.wanted(extents).filter(|wanted| *wanted < class) {
         engine.promote(job, wanted);
     }
+}
+
+/// What of `extents` lies before `at`, and what does not.
+fn split(extents: &[Range<ExtentIndex>], at: ExtentIndex) -> [Vec<Range<ExtentIndex>>; 2] {
+    let cut = |low, high| {
+        let part = move |run: &Range<ExtentIndex>| run.start.clamp(low, high)..run.end.clamp(low, high);
+        extents.iter().map(part).filter(|run| !run.is_empty()).collect()
+    };
+    [cut(0, at), cut(at, ExtentIndex::MAX)]
 }
 
 /// The runs of `extents` whose fill begins here.

@@ -20,11 +20,13 @@ mod inventory;
 mod keeper;
 mod memory;
 mod opening;
+mod past;
 mod predecessors;
 mod read;
 mod recorder;
 mod report;
 mod restore;
+mod scratch;
 mod steer;
 mod touched;
 mod traced;
@@ -66,6 +68,7 @@ use hints::Hints;
 use keeper::Keeper;
 use memory::Memory;
 use predecessors::Predecessors;
+use scratch::Scratch;
 use traced::Traced;
 
 /// Files smaller than this are left to the kernel.
@@ -73,6 +76,10 @@ pub const SMALLEST_MODEL: u64 = 1 << 20;
 
 /// Content that changed less than this ago may still change without its times telling: it is served, not kept.
 pub const SETTLE: Duration = Duration::from_secs(2);
+
+/// The most bytes that a mount asks for at once: a loader's read of 2 MiB at an odd offset fits into one request, if the
+/// kernel's limit allows it.
+pub const LARGEST_READ: u64 = 4 << 20;
 
 /// What a store may use.
 #[derive(Clone, Debug)]
@@ -108,6 +115,7 @@ pub struct Store {
     starting: Mutex<HashMap<u64, Arc<Mutex<()>>>>,
     engine_choice: EngineChoice,
     bypass: Arc<Bypass>,
+    scratch: Arc<Scratch>,
     background: Background,
     predecessors: Predecessors,
     keeper: Keeper,
@@ -148,7 +156,7 @@ impl Store {
     /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it (twice: by a process
     /// and by one before it that is slow to die), and a little for what the kernel rounds up.
     pub fn arena_size(budget: u64) -> u64 {
-        budget + budget / 16 + (2 * slots(budget) + 16) * EXTENT_SIZE
+        budget + budget / 16 + 2 * (slots(budget) * EXTENT_SIZE + Scratch::size(buffers(budget))) + 16 * EXTENT_SIZE
     }
 
     /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there. `lingering`
@@ -163,9 +171,11 @@ impl Store {
         let engine_choice = usable(config.engine)?;
         let slots = slots(config.budget);
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
+        let scratch = arena.file(GenerationId(0), Scratch::size(buffers(config.budget)))?;
         let reserve = config.reserve;
         let store = Arc::new(Self {
             bypass: Arc::new(Bypass::new(memory, slots as usize)),
+            scratch: Arc::new(Scratch::new(scratch)),
             engine_choice,
             engines: Mutex::default(),
             starting: Mutex::default(),
@@ -271,7 +281,12 @@ impl Store {
 
     /// Bytes that count against the budget, whoever holds them.
     fn taken(&self) -> u64 {
-        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE + self.bypass.capacity()
+        self.occupied.load(Ordering::Acquire) * EXTENT_SIZE + self.passing()
+    }
+
+    /// Bytes for what is read past the arena.
+    fn passing(&self) -> u64 {
+        self.bypass.capacity() + self.scratch.capacity()
     }
 
     /// Bytes that may be filled into the arena now.
@@ -294,9 +309,14 @@ impl Store {
     }
 }
 
-/// Extents that are read past the arena at a time.
+/// Extents that are read past the arena at a time, for small reads.
 fn slots(budget: u64) -> u64 {
-    (budget / EXTENT_SIZE / 64).clamp(4, 64)
+    (budget / EXTENT_SIZE / 128).clamp(2, 32)
+}
+
+/// Large reads that are answered past the arena at a time.
+fn buffers(budget: u64) -> u64 {
+    (budget / LARGEST_READ / 128).clamp(1, 16)
 }
 
 /// Finds out once which engine runs here; the engines of all devices are of that kind.

@@ -10,12 +10,14 @@ use std::sync::Arc;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::extents::Pinned;
+use super::past::is_read_alone;
 use super::{Generation, Opened, ReadError, Store, bypass};
 use crate::fill::{Class, SourceFile};
+use crate::ids::ExtentIndex;
 use crate::journal::Tally;
 use crate::predict::Access;
 use crate::residency::UseKind;
-use crate::units::{extent_bytes, extents_of};
+use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
 
 thread_local! {
     /// One buffer a thread, as large as the largest request that it answered.
@@ -24,11 +26,29 @@ thread_local! {
 
 /// A read of at most so much that nobody has prepared for is answered by itself before its extents are filled: whoever
 /// looks at a little of a file must not wait for all that belongs to it.
-const SMALL: u64 = 256 << 10;
+pub(super) const SMALL: u64 = 256 << 10;
 
-enum Piece<'a> {
+/// An extent in memory, which stays there while this lives.
+pub(super) enum Piece<'a> {
     Arena(#[expect(dead_code, reason = "keeps the extent from being evicted")] Pinned<'a>),
     Slot(bypass::Reading<'a>),
+}
+
+impl Piece<'_> {
+    /// `part` of the file, which lies in this extent of `generation`.
+    pub(super) fn bytes<'a>(&'a self, generation: &'a Generation, part: &Range<u64>) -> &'a [u8] {
+        match self {
+            Self::Arena(_) => generation.arena().expect("present extents have an arena file").bytes(part.clone()),
+            Self::Slot(slot) => slot.bytes((part.start % EXTENT_SIZE) as usize, (part.end - part.start) as usize),
+        }
+    }
+
+    /// Counts what was handed out.
+    pub(super) fn consumed(&self, part: &Range<u64>) {
+        if let Self::Slot(slot) = self {
+            slot.consumed((part.end - part.start) as usize);
+        }
+    }
 }
 
 impl Store {
@@ -77,6 +97,7 @@ impl Store {
     where
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
+        tracing::trace!(?range, "reading aside");
         let length = (range.end - range.start) as usize;
         let cached = BUFFER.with_borrow_mut(|buffer| {
             let buffer = sized(buffer, length);
@@ -89,7 +110,6 @@ impl Store {
             self.count_aside(bytes.len());
             return reply(Ok(&bytes));
         }
-        tracing::trace!(?range, "reading aside");
         let (store, source) = (Arc::clone(self), Arc::clone(source));
         self.background.spawn(device, move |runs| match runs {
             true => store.read_source_here(&source, range, reply),
@@ -151,6 +171,9 @@ impl Store {
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
         let Some(pieces) = self.pieces(generation, &range) else {
+            if is_read_alone(&range) {
+                return self.serve_alone(generation, range, reply);
+            }
             return self.read_source(&generation.source, generation.device(), range, reply);
         };
         let length = range.end - range.start;
@@ -172,17 +195,8 @@ impl Store {
                 for (extent, piece) in (first..).zip(&pieces) {
                     let whole = extent_bytes(extent, generation.size);
                     let part = range.start.max(whole.start)..range.end.min(whole.end);
-                    let part_length = (part.end - part.start) as usize;
-                    match piece {
-                        Piece::Arena(_) => {
-                            let arena = generation.arena().expect("present extents have an arena file");
-                            buffer.extend_from_slice(arena.bytes(part));
-                        }
-                        Piece::Slot(slot) => {
-                            buffer.extend_from_slice(slot.bytes((part.start - whole.start) as usize, part_length));
-                            slot.consumed(part_length);
-                        }
-                    }
+                    buffer.extend_from_slice(piece.bytes(generation, &part));
+                    piece.consumed(&part);
                 }
                 reply(Ok(buffer));
             }),
@@ -190,11 +204,15 @@ impl Store {
     }
 
     fn pieces<'a>(&'a self, generation: &'a Generation, range: &Range<u64>) -> Option<Vec<Piece<'a>>> {
-        let piece = |extent| match generation.extents.pin(extent..extent + 1) {
+        extents_of(range).map(|extent| self.piece(generation, extent)).collect()
+    }
+
+    /// An extent, where it is in memory.
+    pub(super) fn piece<'a>(&'a self, generation: &'a Generation, extent: ExtentIndex) -> Option<Piece<'a>> {
+        match generation.extents.pin(extent..extent + 1) {
             Some(pinned) => Some(Piece::Arena(pinned)),
             None => self.bypass.read(generation.id, extent).map(Piece::Slot),
-        };
-        extents_of(range).map(piece).collect()
+        }
     }
 
     fn count_aside(&self, length: usize) {

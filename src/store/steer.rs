@@ -99,7 +99,7 @@ impl Store {
             None => self.fill_whole(generation),
             Some(ranges) => {
                 let wanted: ExtentSet = ranges.iter().filter(|range| !range.is_empty()).map(extents_of).collect();
-                self.fill_for_later(generation, wanted.runs(), UseKind::Load);
+                self.fill(generation, wanted.runs(), Class::Prefetch, UseKind::Load);
             }
         }
     }

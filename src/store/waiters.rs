@@ -25,6 +25,11 @@ impl Waiter {
         Arc::new(Self { left: AtomicUsize::new(1), then: Mutex::new(Some(then)) })
     }
 
+    /// One thing more to wait for.
+    pub fn expect_one(&self) {
+        self.left.fetch_add(1, Ordering::AcqRel);
+    }
+
     /// One thing less to wait for. The last one runs what was waiting, on this thread.
     pub fn settle(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1
@@ -61,7 +66,7 @@ impl Waiters {
         if !is_filling() {
             return false;
         }
-        waiter.left.fetch_add(1, Ordering::AcqRel);
+        waiter.expect_one();
         let waiting = by_extent.entry(extent).or_insert(Waiting { class, waiters: Vec::new() });
         waiting.class = waiting.class.min(class);
         waiting.waiters.push(Arc::clone(waiter));

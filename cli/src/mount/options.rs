@@ -37,12 +37,12 @@ pub struct Options {
     #[serde(deserialize_with = "from_file")]
     pub ram: Option<RamSize>,
 
-    /// Percent of the budget at which room is made. [default: 98]
+    /// Percent of the budget at which room is made. [default: 100]
     #[arg(long, value_name = "PERCENT")]
     #[serde(deserialize_with = "from_file")]
     pub high_watermark: Option<Percent>,
 
-    /// Percent of the budget down to which room is made. [default: 96]
+    /// Percent of the budget down to which room is made. [default: 99]
     #[arg(long, value_name = "PERCENT")]
     #[serde(deserialize_with = "from_file")]
     pub low_watermark: Option<Percent>,

@@ -7,8 +7,8 @@ use super::values::{Percent, RamSize};
 use crate::machine::memory::Memory;
 
 /// What lies above the low mark is not kept for good, so that it is little: room for what passes.
-const HIGH_WATERMARK: Percent = Percent(98);
-const LOW_WATERMARK: Percent = Percent(96);
+const HIGH_WATERMARK: Percent = Percent(100);
+const LOW_WATERMARK: Percent = Percent(99);
 
 /// ComfyUI leaves the larger of 2 GiB and half its headroom of 10 % of the RAM, 2 to 10 GB, unused. Leaving the whole
 /// headroom and 2 GiB more keeps the arena from making it drop what it has loaded.
@@ -96,7 +96,7 @@ mod tests {
     fn defaults_follow_the_machine() {
         let sizes = check(&Options::default(), &machine(64, 40, None)).unwrap();
         let expected =
-            Sizes { ram: 20 * GIB, high_watermark: 98, low_watermark: 96, reserve: 64 * GIB / 10 + RESERVE_BESIDE };
+            Sizes { ram: 20 * GIB, high_watermark: 100, low_watermark: 99, reserve: 64 * GIB / 10 + RESERVE_BESIDE };
         assert_eq!(sizes, expected);
         let in_container = check(&Options::default(), &machine(64, 40, Some(16))).unwrap();
         assert_eq!((in_container.ram, in_container.reserve), (8 * GIB, LEAST_HEADROOM + RESERVE_BESIDE));

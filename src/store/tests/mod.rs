@@ -5,6 +5,7 @@ mod files;
 mod hints;
 mod inherited;
 mod keeping;
+mod past;
 mod random;
 
 use std::ops::Range;
@@ -107,13 +108,14 @@ fn agrees(store: &Store) {
     });
 }
 
-/// Nothing is left in the arena but the slots, each of which can be had.
+/// Nothing is left in the arena but the slots and the buffers, each of which can be had.
 fn is_empty(store: &Arc<Store>) {
     eventually("the arena is empty", || occupied(store) == 0);
-    eventually("its pages are freed", || store.arena_used().is_none_or(|used| used <= store.bypass.capacity()));
+    eventually("its pages are freed", || store.arena_used().is_none_or(|used| used <= store.passing()));
     eventually("nothing is remembered of what is gone", || {
         store.generations.lock().is_empty() && store.residency.lock().resident_bytes() == 0
     });
+    assert!(store.scratch.is_unused(), "a buffer was lost");
     let slots = store.bypass.capacity() / EXTENT_SIZE;
     let claims: Vec<_> =
         (0..slots).filter_map(|n| store.bypass.claim(GenerationId(u64::MAX), n as u32, false)).collect();
