@@ -31,5 +31,6 @@ pub mod source;
 pub mod supervisor;
 mod translate;
 mod tuning;
+mod walk_ahead;
 mod watch;
 pub mod worker;

@@ -8,6 +8,7 @@
 mod ahead;
 mod background;
 mod budget;
+mod buffers;
 mod bypass;
 mod cost;
 mod error;

@@ -1,6 +1,5 @@
 //! Reads: out of the arena at once, else when the bytes are there.
 
-use std::cell::RefCell;
 use std::fs::File;
 use std::io::IoSliceMut;
 use std::ops::Range;
@@ -11,18 +10,13 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::extents::Pinned;
 use super::past::is_read_alone;
-use super::{Generation, Opened, ReadError, Store, bypass};
+use super::{Generation, Opened, ReadError, Store, buffers, bypass};
 use crate::fill::{Class, SourceFile};
 use crate::ids::ExtentIndex;
 use crate::journal::Tally;
 use crate::predict::Access;
 use crate::residency::UseKind;
 use crate::units::{EXTENT_SIZE, extent_bytes, extents_of};
-
-thread_local! {
-    /// One buffer a thread, as large as the largest request that it answered.
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
 
 /// A read of at most so much that nobody has prepared for is answered by itself before its extents are filled: whoever
 /// looks at a little of a file must not wait for all that belongs to it.
@@ -99,8 +93,7 @@ impl Store {
     {
         tracing::trace!(?range, "reading aside");
         let length = (range.end - range.start) as usize;
-        let cached = BUFFER.with_borrow_mut(|buffer| {
-            let buffer = sized(buffer, length);
+        let cached = buffers::with(length, |buffer| {
             let read =
                 rustix::io::preadv2(source.file(), &mut [IoSliceMut::new(buffer)], range.start, ReadWriteFlags::NOWAIT);
             // A short answer may be the end of the file, or only the end of what is cached.
@@ -122,8 +115,7 @@ impl Store {
     where
         R: FnOnce(Result<&[u8], ReadError>),
     {
-        BUFFER.with_borrow_mut(|buffer| {
-            let buffer = sized(buffer, (range.end - range.start) as usize);
+        buffers::with((range.end - range.start) as usize, |buffer| {
             match read_fully(source.file(), buffer, range.start) {
                 Ok(length) => {
                     self.count_aside(length);
@@ -170,14 +162,20 @@ impl Store {
     where
         R: FnOnce(Result<&[u8], ReadError>) + Send + 'static,
     {
-        let Some(pieces) = self.pieces(generation, &range) else {
+        let from_arena = |pieces: &[Piece<'_>]| pieces.iter().all(|piece| matches!(piece, Piece::Arena(_)));
+        let pieces = match self.pieces(generation, &range) {
+            // Together in one place.
+            Some(pieces) if pieces.len() > 1 && !from_arena(&pieces) && is_read_alone(&range) => None,
+            pieces => pieces,
+        };
+        let Some(pieces) = pieces else {
             if is_read_alone(&range) {
                 return self.serve_alone(generation, range, reply);
             }
             return self.read_source(&generation.source, generation.device(), range, reply);
         };
         let length = range.end - range.start;
-        let from_arena = pieces.iter().all(|piece| matches!(piece, Piece::Arena(_)));
+        let from_arena = from_arena(&pieces);
         self.legacy.add(if from_arena { Tally::ServedFromRam } else { Tally::ServedFromSource }, length);
         let first = extents_of(&range).start;
         match &pieces[..] {
@@ -190,12 +188,12 @@ impl Store {
                 reply(Ok(slot.bytes((range.start - start) as usize, length as usize)));
                 slot.consumed(length as usize);
             }
-            _ => BUFFER.with_borrow_mut(|buffer| {
-                buffer.clear();
+            _ => buffers::with(length as usize, |buffer| {
                 for (extent, piece) in (first..).zip(&pieces) {
                     let whole = extent_bytes(extent, generation.size);
                     let part = range.start.max(whole.start)..range.end.min(whole.end);
-                    buffer.extend_from_slice(piece.bytes(generation, &part));
+                    let place = (part.start - range.start) as usize..(part.end - range.start) as usize;
+                    buffer[place].copy_from_slice(piece.bytes(generation, &part));
                     piece.consumed(&part);
                 }
                 reply(Ok(buffer));
@@ -219,13 +217,6 @@ impl Store {
         self.legacy.add(Tally::ServedFromSource, length as u64);
         self.legacy.add(Tally::ReadAside, length as u64);
     }
-}
-
-fn sized(buffer: &mut Vec<u8>, length: usize) -> &mut [u8] {
-    if buffer.len() < length {
-        buffer.resize(length, 0);
-    }
-    &mut buffer[..length]
 }
 
 /// Reads until the buffer is full or the file ends.

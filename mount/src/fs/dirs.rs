@@ -13,7 +13,8 @@ use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl};
 use crate::error::FsError;
 use crate::handles::OpenDirectory;
-use crate::nodes::ROOT;
+use crate::nodes::{Name, Node, ROOT};
+use crate::walk_ahead::look_ahead;
 
 /// One entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,7 +63,7 @@ impl Fs {
     }
 
     /// The entries, as they are when asked for from the start, and the same ones later.
-    pub fn entries(&self, handle: u64, from_start: bool) -> Result<Arc<Vec<DirectoryEntry>>, FsError> {
+    pub fn entries(self: &Arc<Self>, handle: u64, from_start: bool) -> Result<Arc<Vec<DirectoryEntry>>, FsError> {
         let directory = self.handles.directory(handle)?;
         let mut known = directory.entries.lock();
         if let Some(known) = known.as_ref().filter(|_| !from_start) {
@@ -70,7 +71,22 @@ impl Fs {
         }
         let read = Arc::new(self.read_entries(&directory)?);
         *known = Some(Arc::clone(&read));
+        self.walk_on(&directory.node, &read);
         Ok(read)
+    }
+
+    /// A directory was listed: those that are likely to be next are read ahead.
+    fn walk_on(self: &Arc<Self>, directory: &Node, entries: &[DirectoryEntry]) {
+        let names = entries.iter().filter(|entry| entry.kind == FileType::Directory && !entry.is_dots());
+        self.walk_ahead.listed(directory.id, names.map(|entry| entry.name.clone()).collect());
+        let Some(Name { parent, name }) = directory.names().pop() else { return };
+        for next in self.walk_ahead.read(parent, &name) {
+            self.run_aside(parent, move |fs| {
+                let Some(_place) = fs.walk_ahead.begin() else { return };
+                let result = fs.directory(parent).map(|parent| look_ahead(parent.as_fd(), &next));
+                tracing::trace!(parent, name = ?next, ?result, "read ahead of a walk");
+            });
+        }
     }
 
     fn read_entries(&self, directory: &OpenDirectory) -> Result<Vec<DirectoryEntry>, FsError> {

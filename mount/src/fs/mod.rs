@@ -39,6 +39,7 @@ use crate::ledger::Ledger;
 use crate::nodes::{Node, Nodes, RESIDENT_BIT};
 use crate::residents::Residents;
 use crate::source::SourceRoot;
+use crate::walk_ahead::WalkAhead;
 use crate::watch::{self, Watcher};
 
 pub use attrs::Change;
@@ -83,6 +84,7 @@ pub struct Fs {
     follow: Option<Follow>,
     watcher: Option<Watcher>,
     aside: Aside,
+    walk_ahead: WalkAhead,
     ledger: Ledger,
     /// Changes of names and opens that an earlier worker began, by the number of the request.
     steps: Mutex<HashMap<u64, StepState>>,
@@ -119,6 +121,7 @@ impl Fs {
             options,
             follow,
             watcher,
+            walk_ahead: WalkAhead::default(),
             passthrough: false.into(),
             started: Instant::now(),
             watching_opens: OnceLock::new(),
