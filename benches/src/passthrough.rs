@@ -21,8 +21,12 @@ pub struct Passthrough {
     mountpoint: PathBuf,
 }
 
-/// The program beside `program`, or why there is none.
-pub fn find(program: &Path) -> std::result::Result<PathBuf, String> {
+/// The program beside this one, or why there is none.
+pub fn of_this_program() -> std::result::Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| error.to_string()).and_then(|program| find(&program))
+}
+
+fn find(program: &Path) -> std::result::Result<PathBuf, String> {
     let built = program.parent().map(|folder| folder.join(BUILT)).filter(|built| built.exists());
     built
         .ok_or_else(|| "passthrough_ll of libfuse is not built (the package libfuse3-dev, and 'make bench')".to_owned())

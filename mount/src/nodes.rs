@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::fs::FileType;
@@ -30,6 +31,9 @@ pub const ROOT: u64 = 1;
 pub const RESIDENT_BIT: u64 = 1 << 63;
 /// Source inode numbers below this are node numbers as they are.
 const PLAIN_LIMIT: u64 = 1 << 48;
+
+/// Longer than the kernel believes a name that has changed behind the mount: it is told, or asks again within a second.
+const BELIEVED: Duration = Duration::from_secs(10);
 
 /// A directory entry under which a node was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +87,8 @@ pub struct Node {
     pub kind: FileType,
     origin: Option<Origin>,
     names: Mutex<Vec<Name>>,
+    /// When a name was forgotten here because it leads elsewhere: for the kernel it may still lead here.
+    astray: Mutex<Option<Instant>>,
     /// How many lookups the kernel has not yet forgotten.
     lookups: Lookups,
     ledger: Ledger,
@@ -106,6 +112,7 @@ impl Node {
             kind,
             origin,
             names: Mutex::default(),
+            astray: Mutex::default(),
             lookups,
             ledger,
             kept: Mutex::default(),
@@ -127,6 +134,18 @@ impl Node {
         names.push(Name { parent, name: name.to_owned() });
         let (mount, id) = (self.ledger.mount, self.id);
         self.ledger.note(&Record::Name { mount, id, name: (parent, name.as_bytes()) });
+    }
+
+    /// A name of it is about to be forgotten although the kernel may still come by it.
+    pub fn goes_astray(&self) {
+        *self.astray.lock() = Some(Instant::now());
+    }
+
+    /// Whether who opens it may have come by a name that leads elsewhere, although none of `names` does. Of those who
+    /// can be told from others, everybody may who comes to a file without a name.
+    pub fn is_astray(&self, names: &[Name], is_told: bool) -> bool {
+        let astray = || self.astray.lock().is_some_and(|at| at.elapsed() < BELIEVED);
+        if is_told { names.is_empty() || astray() } else { names.is_empty() && astray() }
     }
 
     pub fn remove_name(&self, parent: u64, name: &OsStr) {

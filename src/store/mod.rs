@@ -273,11 +273,11 @@ impl Store {
     }
 
     fn high_mark(&self) -> u64 {
-        self.budget.load(Ordering::Acquire) / 100 * u64::from(self.config.high_watermark)
+        self.budget.load(Ordering::Acquire) * u64::from(self.config.high_watermark) / 100
     }
 
     fn low_mark(&self) -> u64 {
-        self.budget.load(Ordering::Acquire) / 100 * u64::from(self.config.low_watermark)
+        self.budget.load(Ordering::Acquire) * u64::from(self.config.low_watermark) / 100
     }
 
     /// Bytes that count against the budget, whoever holds them.

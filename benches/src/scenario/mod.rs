@@ -21,6 +21,7 @@ use std::rc::Rc;
 use crate::data::{Format, Library, Model};
 use crate::error::{BenchError, Doing, Result};
 use crate::machine;
+use crate::passthrough;
 use crate::profile::Watch;
 use crate::readers::{Readers, digest};
 use crate::report::{Outcome, Skipped};
@@ -141,6 +142,7 @@ impl Bench {
                 Some("this machine is set so already".to_owned())
             }
             Job::Load(load) => self.readers.has(load.reader).err(),
+            Job::Walk(walk::Walk { through: walk::Through::Passthrough, .. }) => passthrough::of_this_program().err(),
             _ => None,
         }
     }

@@ -78,8 +78,7 @@ pub struct Modes {
 
 impl Modes {
     pub fn new() -> Self {
-        let program = std::env::current_exe().map_err(|error| error.to_string());
-        Self { passthrough: program.and_then(|program| passthrough::find(&program)), nobody: None }
+        Self { passthrough: passthrough::of_this_program(), nobody: None }
     }
 
     /// Why a reader cannot be used in a mode, if so.

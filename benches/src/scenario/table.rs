@@ -5,7 +5,7 @@ use super::instances::Before;
 use super::scale::Scale;
 use super::table_of_readers::Which;
 use super::turns::Loop;
-use super::walk::{Walk, When};
+use super::walk::{Through, Walk, When};
 use super::{Job, Load, Native, Scenario, Served};
 use crate::data::Model;
 use crate::readahead::KERNELS_DEFAULT;
@@ -33,7 +33,9 @@ pub fn all(length: Length) -> Vec<Scenario> {
         _ => scenario,
     };
     let of = |id, title, job| Scenario { id, title, job };
-    let walk = |id, title, when, bar| Scenario { id, title, job: Job::Walk(Walk { when, bar }) };
+    let walk = |id, title, when, bar| of(id, title, Job::Walk(Walk { when, through: Through::Weightfs, bar }));
+    let plain_walk =
+        |id, title, when| of(id, title, Job::Walk(Walk { when, through: Through::Passthrough, bar: None }));
     let first_byte = |id, title, place, bar| Scenario { id, title, job: Job::FirstByte(FirstByte { place, bar }) };
     let turns = |id, title, hundredths, (time, bytes)| of(id, title, Job::Turns(Loop { hundredths, time, bytes }));
     let scale = |id, title, scale: fn(Length) -> Scale| of(id, title, Job::Scale(scale(length)));
@@ -75,6 +77,9 @@ pub fn all(length: Length) -> Vec<Scenario> {
         walk("walk-cold", "walk and stat, first, caches dropped for both", When::FirstCold, at_most(2.0)),
         walk("walk-first", "walk and stat, first on a new mount, caches kept", When::FirstKnown, at_most(3.0)),
         walk("walk-again", "walk and stat, again, 2.5 s apart", When::Again, at_most(1.2)),
+        plain_walk("walk-cold-plain", "walk and stat, first, caches dropped, by a plain FUSE", When::FirstCold),
+        plain_walk("walk-first-plain", "walk and stat, first on a new mount, by a plain FUSE", When::FirstKnown),
+        plain_walk("walk-again-plain", "walk and stat, again, 2.5 s apart, by a plain FUSE", When::Again),
         first_byte("first-byte", "first 64 KiB of a cold file", Place::Header, at_most(2.0)),
         first_byte("first-byte-middle", "64 KiB in the middle of a cold file", Place::Middle, at_most(2.0)),
         of("faults", "a page fault in a cold file while another is read", Job::Faults),

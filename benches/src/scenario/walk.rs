@@ -7,8 +7,9 @@ use super::{Bench, Scenario};
 use crate::caches;
 use crate::error::{BenchError, Doing, Result};
 use crate::measure::interleave;
-use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Unit};
-use crate::weightfs::Mounted;
+use crate::passthrough::{self, Passthrough};
+use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Sides, Unit};
+use crate::weightfs::{Mounted, Work};
 
 /// Longer than the kernel keeps names and attributes that are not renewed.
 const APART: Duration = Duration::from_millis(2500);
@@ -16,7 +17,41 @@ const APART: Duration = Duration::from_millis(2500);
 #[derive(Clone, Copy, Debug)]
 pub struct Walk {
     pub when: When,
+    pub through: Through,
     pub bar: Option<Bar>,
+}
+
+/// What the plain folder is set against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    Weightfs,
+    /// A FUSE file system that only passes on and has the kernel believe all for a day: what FUSE costs in itself.
+    Passthrough,
+}
+
+/// One of them.
+enum Served<'a> {
+    Weightfs(Mounted<'a>),
+    Passthrough(Passthrough),
+}
+
+impl Served<'_> {
+    fn work(&self) -> Result<Option<Work>> {
+        match self {
+            Served::Weightfs(mounted) => mounted.work().map(Some),
+            Served::Passthrough(_) => Ok(None),
+        }
+    }
+
+    fn end(self) -> Result<()> {
+        match self {
+            Served::Weightfs(mounted) => mounted.unmount(),
+            Served::Passthrough(mounted) => {
+                drop(mounted);
+                Ok(())
+            }
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +68,20 @@ impl Walk {
     pub fn run(&self, bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
         let weightfs = bench.weightfs.clone();
         let native = bench.library.small(&bench.library.folder);
-        let through_mount = bench.library.small(&weightfs.mountpoint);
+        let mountpoint = match self.through {
+            Through::Weightfs => weightfs.mountpoint.clone(),
+            Through::Passthrough => weightfs.mountpoint.with_file_name("passthrough"),
+        };
+        let through_mount = bench.library.small(&mountpoint);
         let expected = bench.library.sizes.small_files;
-        let mut mounted: Option<Mounted<'_>> = None;
+        let mount = || match self.through {
+            Through::Weightfs => weightfs.mount(&[]).map(Served::Weightfs),
+            Through::Passthrough => {
+                let program = passthrough::of_this_program().map_err(BenchError::Unfit)?;
+                Passthrough::mount(&program, &bench.library.folder, &mountpoint).map(Served::Passthrough)
+            }
+        };
+        let mut mounted: Option<Served<'_>> = None;
         let native_sample = || {
             match self.when {
                 When::FirstCold => caches::drop_all()?,
@@ -47,9 +93,9 @@ impl Walk {
         let mount_sample = || {
             if mounted.is_none() || self.when != When::Again {
                 if let Some(old) = mounted.take() {
-                    old.unmount()?;
+                    old.end()?;
                 }
-                mounted = Some(weightfs.mount(&[])?);
+                mounted = Some(mount()?);
                 if self.when == When::FirstCold {
                     caches::drop_all()?;
                 }
@@ -57,14 +103,18 @@ impl Walk {
             let serving = mounted.as_ref().expect("mounted just now or before");
             let before = serving.work()?;
             let sample = bench.watch.over(|| walk(&through_mount, expected))?;
-            Ok(Sample { work: Some(serving.work()?.since(before)), ..sample })
+            let work = serving.work()?.zip(before).map(|(after, before)| after.since(before));
+            Ok(Sample { work, ..sample })
         };
         let pairs = interleave(bench.pairs, native_sample, mount_sample)?;
         if let Some(mounted) = mounted {
-            mounted.unmount()?;
+            mounted.end()?;
         }
         let judged = (Relation::Ratio, self.bar);
-        let comparison = Comparison::of(scenario.id, scenario.title, Unit::Milliseconds, judged, &pairs);
+        let mut comparison = Comparison::of(scenario.id, scenario.title, Unit::Milliseconds, judged, &pairs);
+        if self.through == Through::Passthrough {
+            comparison.sides = Sides::of("native", "passthrough_ll");
+        }
         Ok(vec![Outcome::Compared(comparison)])
     }
 }

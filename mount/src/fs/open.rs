@@ -103,7 +103,10 @@ impl Fs {
         let second_try = self.second_try(id, caller, writes);
         let resident = if id & RESIDENT_BIT != 0 { Some(self.residents.get(id).ok_or(FsError::Stale)?) } else { None };
         let mut names = node.names();
-        let renamed = !self.names_hold(&node, &names);
+        let hold = self.names_hold(&node, &names);
+        // Also those whose name led elsewhere when somebody else came by it: the kernel may not have heard yet. Whoever
+        // comes by a descriptor comes again.
+        let renamed = !hold || node.is_astray(&names, caller.thread != 0);
         let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
             Err(FsError::Stale) if second_try.is_some() => {
@@ -178,6 +181,7 @@ impl Fs {
                 .and_then(|directory| self.look_at(directory.as_fd(), &name.name).ok())
                 .is_some_and(|stat| SourceKey::of(&stat) == node.key);
             if !leads_here {
+                node.goes_astray();
                 node.remove_name(name.parent, &name.name);
                 hold = false;
             }

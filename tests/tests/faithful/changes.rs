@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use weightfs_tests::data;
@@ -174,5 +175,55 @@ fn a_name_that_is_given_to_another_file_behind_the_mount() {
         assert_eq!(file.read_at(&mut found, 0).expect("read"), size as usize, "who has the old file open keeps it");
         assert_eq!(data::check(seed, 0, &found[..size as usize]), Ok(()));
     }
+    mount.stop();
+}
+
+#[test]
+fn of_many_who_open_at_once_nobody_sees_what_was_replaced_before() {
+    const OPENERS: usize = 6;
+    const GENERATIONS: u64 = 400;
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let name = "model.safetensors";
+    let [real, new] = [name, ".new"].map(|name| source.path().join(name));
+    fs::write(&real, 0u64.to_le_bytes()).expect("write");
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let path = mount.join(name);
+    let number = |file: &File| {
+        let mut bytes = [0; 8];
+        file.read_exact_at(&mut bytes, 0).expect("read");
+        u64::from_le_bytes(bytes)
+    };
+    // What is in place, by the time that somebody knows.
+    let newest = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..OPENERS {
+            scope.spawn(|| {
+                while newest.load(Ordering::SeqCst) < GENERATIONS {
+                    let oldest = newest.load(Ordering::SeqCst);
+                    let found = number(&File::open(&path).expect("open"));
+                    // The writer must not wait for one who has failed.
+                    if found < oldest {
+                        newest.store(u64::MAX, Ordering::SeqCst);
+                        panic!("an open shows {found}, long after {oldest} was put in its place");
+                    }
+                }
+            });
+        }
+        // Those that were replaced stay open.
+        let mut held = Vec::new();
+        for generation in 1..=GENERATIONS {
+            fs::write(&new, generation.to_le_bytes()).expect("write");
+            fs::rename(&new, &real).expect("rename");
+            if newest.fetch_max(generation, Ordering::SeqCst) > generation {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+            held.push(File::open(&path).expect("open"));
+            assert_eq!(held.last().map(number), Some(generation));
+        }
+    });
     mount.stop();
 }
