@@ -107,13 +107,18 @@ fn tensors_are_told_by_name_group_and_component() {
 
     let pinned = api.post("/v1/pin", &json!({"path": path, "tensors": "blocks.1.attn.*"})).json();
     assert!(pinned["bytes"].as_u64() >= Some(24 * MIB));
-    let is_there = wait_until(PATIENCE, || sum(&ask()["tensors"], "resident_bytes") >= 24 * MIB);
+    let is_wanted = |tensor: &Value| tensor["name"].as_str().is_some_and(|name| name.starts_with("blocks.1.attn."));
+    let is_whole = |tensor: &Value| tensor["pinned"] == true && tensor["resident_bytes"] == tensor["size_bytes"];
+    let are_there = || ask()["tensors"].as_array().expect("a list").iter().all(|one| !is_wanted(one) || is_whole(one));
+    let are_there = wait_until(PATIENCE, are_there);
     let partial = ask();
-    assert!(is_there, "{partial}");
+    assert!(are_there, "{partial}");
+    assert!(sum(&partial["tensors"], "resident_bytes") >= 24 * MIB, "{partial}");
     for tensor in partial["tensors"].as_array().expect("a list") {
-        let wanted = tensor["name"].as_str().is_some_and(|name| name.starts_with("blocks.1.attn."));
-        assert!(!wanted || tensor["pinned"] == true && tensor["resident_bytes"] == tensor["size_bytes"], "{tensor}");
-        assert!(wanted || tensor["pinned"] == false || tensor["size_bytes"].as_u64() < Some(2 * MIB), "{tensor}");
+        assert!(
+            is_wanted(tensor) || tensor["pinned"] == false || tensor["size_bytes"].as_u64() < Some(2 * MIB),
+            "{tensor}"
+        );
     }
     assert!(partial["groups"].as_array().expect("a list").iter().any(|group| group["name"] == "blocks.1"));
     let known = file(&api, &path);
