@@ -53,7 +53,7 @@ fn what_cannot_be_mounted_is_refused_with_what_to_do() {
         (&["mount", &empty, &models], 1, "not empty"),
         (&["mount", &models, "--ram", "9000T"], 2, "more than this machine has"),
         (&["mount", &models, "--ram=0"], 2, "hold nothing"),
-        (&["mount", &models, "--low-watermark=99"], 2, "--high-watermark 98"),
+        (&["mount", &models, "--low-watermark=99", "--high-watermark=98"], 2, "--high-watermark 98"),
         (&["mount", &models, "--foreground", "--io=fast"], 2, "auto, uring or threads"),
     ];
     for (arguments, expected, words) in cases {

@@ -138,7 +138,8 @@ mod tests {
         };
         assert_eq!(check(&with(Some(80), None), &machine).unwrap().low_watermark, 80);
         assert_eq!(check(&with(Some(80), Some(80)), &machine).unwrap().high_watermark, 80);
-        let crossed = check(&with(None, Some(99)), &machine).unwrap_err();
+        let crossed = check(&with(Some(98), Some(99)), &machine).unwrap_err();
+        assert_eq!(check(&with(None, Some(100)), &machine).unwrap().low_watermark, 100);
         assert_eq!(crossed, SizeError::WatermarksCrossed { low: 99, high: 98 });
     }
 
