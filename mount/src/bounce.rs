@@ -8,6 +8,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,7 +18,7 @@ use weightfs::journal::Record;
 
 use crate::attr::SourceKey;
 use crate::ledger::Ledger;
-use crate::nodes::Name;
+use crate::nodes::{AtHand, Name};
 
 /// How long everybody's lookups take account of a writer that may never come back, and how long whatever a thread asks
 /// is taken for the second try of what an earlier worker has sent it back for.
@@ -45,6 +46,8 @@ struct Pending {
     id: u64,
     /// The numbers that it was answered with since, each for a name.
     answers: VecDeque<(u64, Name)>,
+    /// The file that was looked up last: it may be replaced before it is asked about.
+    at_hand: Option<Arc<AtHand>>,
     /// Something that was looked up was answered, which may have been all that the caller wanted: when, and whether it
     /// was a file, behind which no path goes on.
     answered: Option<(Instant, bool)>,
@@ -118,8 +121,14 @@ impl Bounced {
         lost.into_iter().for_each(|thread| self.ledger.note(&Record::Landed { mount, thread }));
     }
 
-    /// `thread` is answered with `id` for a name. Threads that the kernel cannot name are not told from each other.
-    pub fn looked_up(&self, thread: u32, id: u64, parent: u64, name: &OsStr) {
+    /// Whether `thread` was sent back and looks its path up again.
+    pub fn looks_again(&self, thread: u32) -> bool {
+        !self.is_empty() && thread != 0 && self.by_thread.lock().contains_key(&thread)
+    }
+
+    /// `thread` is answered with `id` for a name, which is `at_hand` if it is a file. Threads that the kernel cannot name
+    /// are not told from each other.
+    pub fn looked_up(&self, thread: u32, id: u64, parent: u64, name: &OsStr, at_hand: Option<AtHand>) {
         if self.is_empty() || thread == 0 {
             return;
         }
@@ -128,6 +137,7 @@ impl Bounced {
                 pending.answers.pop_front();
             }
             pending.answers.push_back((id, Name { parent, name: name.to_owned() }));
+            pending.at_hand = at_hand.map(Arc::new);
             // The path goes on.
             pending.answered = None;
         }
@@ -213,7 +223,16 @@ impl Bounced {
 }
 
 fn pending(id: u64, file: SourceKey, purpose: Purpose) -> Pending {
-    Pending { purpose, file, id, answers: VecDeque::new(), answered: None, inherited: false, at: Instant::now() }
+    Pending {
+        purpose,
+        file,
+        id,
+        answers: VecDeque::new(),
+        at_hand: None,
+        answered: None,
+        inherited: false,
+        at: Instant::now(),
+    }
 }
 
 #[cfg(test)]
@@ -243,12 +262,12 @@ mod tests {
     #[test]
     fn a_second_try_is_about_what_was_looked_up_for_it() {
         let (bounced, [file, _]) = bounced();
-        bounced.looked_up(7, 5, 1, OsStr::new("before"));
+        bounced.looked_up(7, 5, 1, OsStr::new("before"), None);
         bounced.bounce(7, 1, file, Purpose::Read);
         assert_eq!(bounced.second_try(7, 2), None, "another file, by an entry that the kernel still believes");
-        bounced.looked_up(7, 10, 1, OsStr::new("folder"));
-        bounced.looked_up(8, 12, 1, OsStr::new("of somebody else"));
-        bounced.looked_up(7, 11, 10, OsStr::new("file"));
+        bounced.looked_up(7, 10, 1, OsStr::new("folder"), None);
+        bounced.looked_up(8, 12, 1, OsStr::new("of somebody else"), None);
+        bounced.looked_up(7, 11, 10, OsStr::new("file"), None);
         let found = [1, 10, 11, 12].map(|id| bounced.second_try(7, id).is_some());
         assert_eq!(found, [false, true, true, false]);
         assert_eq!(bounced.name(7, 11), Some(Name { parent: 10, name: "file".into() }));
@@ -258,10 +277,10 @@ mod tests {
     fn what_comes_after_the_answer_is_another_call() {
         let (bounced, [file, _]) = bounced();
         bounced.bounce(7, 1, file, Purpose::Read);
-        bounced.looked_up(7, 10, 1, OsStr::new("folder"));
+        bounced.looked_up(7, 10, 1, OsStr::new("folder"), None);
         bounced.answered(7, 10, || false);
         bounced.walks(7);
-        bounced.looked_up(7, 11, 10, OsStr::new("file"));
+        bounced.looked_up(7, 11, 10, OsStr::new("file"), None);
         bounced.answered(7, 12, || true);
         bounced.walks(7);
         assert!(bounced.second_try(7, 11).is_some(), "nothing that ends the path was answered");
@@ -283,7 +302,7 @@ mod tests {
         assert_eq!(bounced.by_thread.lock().len(), MOST);
         assert!(bounced.second_try(MOST as u32 + 10, 1).is_some() && bounced.second_try(1, 1).is_none());
         for id in 0..100 {
-            bounced.looked_up(20, id, 1, OsStr::new("x"));
+            bounced.looked_up(20, id, 1, OsStr::new("x"), None);
         }
         assert!(bounced.second_try(20, 99).is_some() && bounced.second_try(20, 0).is_none());
     }

@@ -10,6 +10,7 @@ use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -92,6 +93,8 @@ pub struct Node {
     /// How many lookups the kernel has not yet forgotten.
     lookups: Lookups,
     ledger: Ledger,
+    /// Another file is open under this number. The number is no longer given to whichever file has it in the source.
+    lent: AtomicBool,
     /// A descriptor while the file is open: an open file needs no name.
     kept: Mutex<Kept>,
     /// What only regular files have.
@@ -113,6 +116,7 @@ impl Node {
             origin,
             names: Mutex::default(),
             astray: Mutex::default(),
+            lent: false.into(),
             lookups,
             ledger,
             kept: Mutex::default(),
@@ -196,9 +200,31 @@ impl Node {
         }
     }
 
+    /// Another file is about to be opened under this number.
+    pub fn lend(&self) {
+        self.lent.store(true, Ordering::Release);
+    }
+
     /// The descriptor of an open file.
     pub fn kept(&self) -> Option<Arc<OwnedFd>> {
         self.kept.lock().fd.clone()
+    }
+}
+
+/// A file that stays at hand while this lives, whatever becomes of its names: neither is its number given to another.
+#[derive(Debug)]
+pub struct AtHand(Arc<Node>);
+
+impl AtHand {
+    pub fn new(node: Arc<Node>, fd: OwnedFd) -> Result<Self, Errno> {
+        node.opened(|| Ok(fd))?;
+        Ok(Self(node))
+    }
+}
+
+impl Drop for AtHand {
+    fn drop(&mut self) {
+        self.0.closed();
     }
 }
 
@@ -249,7 +275,9 @@ impl Nodes {
     }
 
     fn id_in(known: &HashMap<u64, Arc<Node>>, root_device: u64, key: SourceKey) -> u64 {
-        let free = |id: u64| id > ROOT && known.get(&id).is_none_or(|node| node.key == key);
+        let free = |id: u64| {
+            id > ROOT && known.get(&id).is_none_or(|node| node.key == key && !node.lent.load(Ordering::Acquire))
+        };
         if known[&ROOT].key == key {
             return ROOT;
         }

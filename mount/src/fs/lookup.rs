@@ -10,8 +10,11 @@ use rustix::io::Errno;
 use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
 use crate::error::FsError;
-use crate::nodes::{Node, Origin, RESIDENT_BIT, ROOT};
+use crate::nodes::{AtHand, Node, Origin, RESIDENT_BIT, ROOT};
 use crate::source::{birth_at, is_plain, stat_at};
+
+/// How often a name is looked up again for who was sent back, while what it leads to changes.
+const LOOKS: usize = 8;
 
 impl Fs {
     pub fn lookup(&self, parent: u64, name: &OsStr, caller: &Caller) -> Result<Entry, FsError> {
@@ -32,13 +35,34 @@ impl Fs {
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, directory.as_fd());
         }
-        let entry = if self.bounced.is_to_write(caller.thread) {
-            self.plain_entry(&node, directory.as_fd(), name)?
-        } else {
-            self.entry(&node, directory.as_fd(), name)?
+        let look = || match self.bounced.is_to_write(caller.thread) {
+            true => self.plain_entry(&node, directory.as_fd(), name),
+            false => self.entry(&node, directory.as_fd(), name),
         };
-        self.bounced.looked_up(caller.thread, entry.node, parent, name);
+        if !self.bounced.looks_again(caller.thread) {
+            return look();
+        }
+        let mut entry = look()?;
+        let mut at_hand = self.at_hand(directory.as_fd(), name, &entry);
+        for _ in 0..LOOKS {
+            if at_hand.is_some() || !entry.attr.kind.is_file() {
+                break;
+            }
+            // Replaced meanwhile.
+            self.forget(entry.node, 1);
+            entry = look()?;
+            at_hand = self.at_hand(directory.as_fd(), name, &entry);
+        }
+        self.bounced.looked_up(caller.thread, entry.node, parent, name, at_hand);
         Ok(entry)
+    }
+
+    /// Keeps the file that was found under `name` at hand. None where the name leads to another by now.
+    fn at_hand(&self, directory: BorrowedFd<'_>, name: &OsStr, found: &Entry) -> Option<AtHand> {
+        let node = self.node(found.node).ok().filter(|node| node.kind.is_file())?;
+        let fd = crate::source::open_at(directory, name).ok()?;
+        let is_it = SourceKey::of(&rustix::fs::fstat(&fd).ok()?) == node.key;
+        if is_it { AtHand::new(node, fd).ok() } else { None }
     }
 
     /// The entry `name` of a directory, counted as one more lookup, under the number that fits its next open.

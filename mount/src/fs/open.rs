@@ -113,12 +113,16 @@ impl Fs {
                 if let Some(name) = self.bounced.name(caller.thread, id) {
                     names = vec![name];
                 }
+                node.lend();
                 self.open_by_name(&names, flags)?
             }
             // By which of several names it came is not known. Those that lead elsewhere are forgotten by now.
             Ok(_) if renamed && caller.thread == 0 && names.len() > 1 => return Err(FsError::Stale),
             // Who cannot be bounced may have come by an old name.
-            Ok(_) if renamed && caller.thread == 0 => self.open_by_name(&names, flags)?,
+            Ok(_) if renamed && caller.thread == 0 => {
+                node.lend();
+                self.open_by_name(&names, flags)?
+            }
             file => file?,
         };
         let source = Arc::new(SourceFile::new(source));

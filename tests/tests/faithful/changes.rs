@@ -1,9 +1,10 @@
 //! Changes that were made behind the mount: seen at every open, and within a second by name.
 
+use std::collections::VecDeque;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use weightfs_tests::data;
@@ -224,6 +225,68 @@ fn of_many_who_open_at_once_nobody_sees_what_was_replaced_before() {
             held.push(File::open(&path).expect("open"));
             assert_eq!(held.last().map(number), Some(generation));
         }
+    });
+    mount.stop();
+}
+
+#[test]
+fn what_is_held_open_stays_what_it_is_whatever_takes_its_number() {
+    const OPENERS: u64 = 4;
+    const GENERATIONS: u64 = 3000;
+    const HELD: usize = 40;
+    if !can_mount() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let name = "model.safetensors";
+    let [real, new] = [name, ".new"].map(|name| source.path().join(name));
+    let content = |generation: u64| {
+        let words = 1 + generation % 7 * 512;
+        (0..words).flat_map(|_| generation.to_le_bytes()).collect::<Vec<u8>>()
+    };
+    fs::write(&real, content(0)).expect("write");
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let path = mount.join(name);
+    let whole = |file: &File| {
+        let mut bytes = vec![0; 7 * 4096];
+        let length = file.read_at(&mut bytes, 0).expect("read");
+        bytes.truncate(length);
+        bytes
+    };
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for opener in 0..OPENERS {
+            let (path, mount, done) = (&path, &mount, &done);
+            scope.spawn(move || {
+                let mut held: VecDeque<(File, Vec<u8>)> = VecDeque::new();
+                let mut turn = opener;
+                while !done.load(Ordering::SeqCst) {
+                    let file = File::open(path).expect("open");
+                    let found = whole(&file);
+                    let number = u64::from_le_bytes(found[..8].try_into().expect("eight bytes"));
+                    assert!(found == content(number), "an open shows {} bytes of {number}", found.len());
+                    held.push_back((file, found));
+                    if held.len() > HELD {
+                        held.pop_front();
+                    }
+                    turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let (file, known) = &held[(turn >> 33) as usize % held.len()];
+                    let now = whole(file);
+                    assert!(now == *known, "what was {} bytes is {} bytes", known.len(), now.len());
+                    if opener == 0 {
+                        // Whatever is new there becomes known by its number.
+                        fs::read_dir(mount.path()).expect("list").for_each(|entry| {
+                            _ = entry.expect("entry").metadata();
+                        });
+                    }
+                }
+            });
+        }
+        for generation in 1..=GENERATIONS {
+            fs::write(&new, content(generation)).expect("write");
+            fs::rename(&new, &real).expect("rename");
+        }
+        done.store(true, Ordering::SeqCst);
     });
     mount.stop();
 }
