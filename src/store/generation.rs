@@ -152,6 +152,13 @@ impl Generation {
         *self.passthrough.lock() > 0
     }
 
+    /// Whether a client has it open in passthrough, or mapped.
+    pub(super) fn is_open_or_mapped(&self) -> bool {
+        // Held throughout: whoever opened it in passthrough meanwhile would wait for the lease.
+        let passthrough = self.passthrough.lock();
+        *passthrough > 0 || !self.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
+    }
+
     /// Bytes that are not in the arena.
     pub fn missing_bytes(&self) -> u64 {
         self.size.saturating_sub(self.resident_bytes())

@@ -289,10 +289,7 @@ impl Store {
         for generation in &all {
             self.drain_touched(generation);
             self.let_go(generation);
-            if generation.marked_held.load(Ordering::Relaxed)
-                && !generation.is_held()
-                && generation.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
-            {
+            if generation.marked_held.load(Ordering::Relaxed) && !generation.is_open_or_mapped() {
                 self.mark_held(generation, false);
             }
         }

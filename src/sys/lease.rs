@@ -3,8 +3,14 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::sync::Once;
 
 use nix::libc;
+use nix::sys::signal::{SigHandler, Signal, signal};
+
+/// Who opens the file while the lease is held waits for it, and the kernel tells its holder by a signal that would end this
+/// process.
+static SIGNAL_IGNORED: Once = Once::new();
 
 /// Whether this descriptor is the only open file of its inode, and nobody else maps it.
 ///
@@ -12,6 +18,12 @@ use nix::libc;
 /// memfd does not count its own writer). The lease is given back at once: who relies on the answer must keep others
 /// from opening the file meanwhile.
 pub fn sole_user(file: &File) -> io::Result<bool> {
+    SIGNAL_IGNORED.call_once(|| {
+        // SAFETY: no handler is installed that could run at a bad moment, and nothing here waits for this signal.
+        if let Err(error) = unsafe { signal(Signal::SIGIO, SigHandler::SigIgn) } {
+            tracing::error!(%error, "SIGIO cannot be ignored");
+        }
+    });
     // SAFETY: F_SETLEASE takes an integer and touches no memory of ours; the descriptor is open for the whole call.
     let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_WRLCK) };
     if granted == 0 {
@@ -28,6 +40,25 @@ pub fn sole_user(file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_opens_the_file_meanwhile_ends_nobody() {
+        let named = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        let until = std::time::Instant::now() + std::time::Duration::from_millis(500);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while std::time::Instant::now() < until {
+                        File::open(named.path()).unwrap();
+                    }
+                });
+            }
+            while std::time::Instant::now() < until {
+                sole_user(named.as_file()).unwrap();
+            }
+        });
+        assert!(sole_user(named.as_file()).unwrap());
+    }
 
     #[test]
     fn another_open_file_or_mapping_refuses_the_lease() {

@@ -116,13 +116,10 @@ impl Fs {
                 node.lend();
                 self.open_by_name(&names, flags)?
             }
-            // By which of several names it came is not known. Those that lead elsewhere are forgotten by now.
-            Ok(_) if renamed && caller.thread == 0 && names.len() > 1 => return Err(FsError::Stale),
-            // Who cannot be bounced may have come by an old name.
-            Ok(_) if renamed && caller.thread == 0 => {
-                node.lend();
-                self.open_by_name(&names, flags)?
-            }
+            // Who cannot be bounced may have come by an old name, and is sent back all the same: what that leads to now must
+            // not be opened under the number of a file that others may have open. Names that lead elsewhere are forgotten
+            // by now, so that it is not sent back again.
+            Ok(_) if renamed && caller.thread == 0 => return Err(FsError::Stale),
             file => file?,
         };
         let source = Arc::new(SourceFile::new(source));
