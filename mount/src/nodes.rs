@@ -293,14 +293,14 @@ impl Nodes {
         id
     }
 
-    /// The node of a source file, made if it is new, with one more lookup by the kernel if `counted`.
+    /// The node of a source file, made if it is new, with one more lookup by the kernel. Until that is forgotten there is
+    /// no other under its number.
     pub fn found(
         &self,
         key: SourceKey,
         kind: FileType,
         name: Option<(u64, &OsStr)>,
         origin: Option<Origin>,
-        counted: bool,
     ) -> Result<Arc<Node>, Errno> {
         let node = {
             let mut by_id = self.by_id.write();
@@ -326,10 +326,8 @@ impl Nodes {
                     Arc::clone(vacant.insert(Arc::new(new)))
                 }
             };
-            if counted {
-                node.note()?;
-                node.lookups.add(&self.ledger);
-            }
+            node.note()?;
+            node.lookups.add(&self.ledger);
             node
         };
         failpoint::pass("lookup.noted");
@@ -337,16 +335,6 @@ impl Nodes {
             node.add_name(parent, name);
         }
         Ok(node)
-    }
-
-    /// One more lookup of a node, by way of another number of its file.
-    pub fn hold(&self, node: &Arc<Node>) -> Result<(), Errno> {
-        let mut by_id = self.by_id.write();
-        node.note()?;
-        node.lookups.add(&self.ledger);
-        // The kernel may have forgotten it between two steps of a lookup.
-        by_id.entry(node.id).or_insert_with(|| Arc::clone(node));
-        Ok(())
     }
 
     /// The kernel has forgotten `lookups` of a node.
@@ -415,7 +403,7 @@ mod tests {
     }
 
     fn seen(nodes: &Nodes, key: SourceKey, kind: FileType, parent: u64, name: &str) -> Arc<Node> {
-        nodes.found(key, kind, Some((parent, OsStr::new(name))), None, true).unwrap()
+        nodes.found(key, kind, Some((parent, OsStr::new(name))), None).unwrap()
     }
 
     #[test]
@@ -457,6 +445,25 @@ mod tests {
         assert!(matches!(nodes.get(1001), Err(FsError::Stale)));
         nodes.forget(ROOT, 99);
         assert!(nodes.get(ROOT).is_ok());
+    }
+
+    #[test]
+    fn what_was_found_is_known_until_it_is_forgotten() {
+        let (nodes, root) = nodes();
+        let key = SourceKey { device: root.device, inode: 1001 };
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..20_000 {
+                        let name = Some((ROOT, OsStr::new("x")));
+                        let found = nodes.found(key, FileType::RegularFile, name, None).unwrap();
+                        assert!(nodes.get(1001).is_ok_and(|known| Arc::ptr_eq(&known, &found)));
+                        nodes.forget(1001, 1);
+                    }
+                });
+            }
+        });
+        assert!(matches!(nodes.get(1001), Err(FsError::Stale)));
     }
 
     #[test]

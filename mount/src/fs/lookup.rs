@@ -111,7 +111,7 @@ impl Fs {
     fn found(&self, parent: &Node, name: &OsStr, found: Found) -> Result<Entry, FsError> {
         let Found { stat, origin, ttl, generation } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin, true)?;
+        let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin)?;
         Ok(Entry { node: node.id, generation, attr: Attr::of(&stat, node.id), ttl })
     }
 
@@ -125,13 +125,15 @@ impl Fs {
         let Some(generation) = self.store.find(&identity(stat)).filter(|generation| generation.is_complete()) else {
             return Ok(None);
         };
-        // The file's own node stands behind every number of it, and is known as long as one of them is.
-        let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone(), false)?;
-        if node.file.has_writers() || self.bounced.writes(node.key) {
-            return Ok(None);
+        // The file's own node stands behind every number of it, and is known as long as one of them is: the kernel, which
+        // forgets the resident one, forgets it with that.
+        let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone())?;
+        let written = node.file.has_writers() || self.bounced.writes(node.key);
+        let found = if written { Ok(None) } else { self.residents.found(&node.file, node.id, &generation).map(Some) };
+        if !matches!(found, Ok(Some(_))) {
+            self.nodes.forget(node.id, 1);
         }
-        self.nodes.hold(&node)?;
-        let id = self.residents.found(&node.file, node.id, &generation)?;
+        let Some(id) = found? else { return Ok(None) };
         // The reply's number is the node's, so that the attributes must be asked for again: they have the file's own.
         let ttl = Ttl { attr: Duration::ZERO, ..*ttl };
         Ok(Some(Entry { node: id, generation: 0, attr: Attr::of(stat, id), ttl }))
