@@ -44,11 +44,11 @@ pub struct UnmountArgs {
 }
 
 pub fn run(arguments: &UnmountArgs) -> Result<(), Failure> {
-    let path = find::resolve(&arguments.mountpoint)?;
-    let mount = weightfs_at(&path, &table()?)?;
-    let daemon = ControlClient::of_path(&path, &find::runtime_dirs()).ok();
+    let (path, mount) = mount_at(&arguments.mountpoint, &table()?)?;
+    // Nothing asks the mount itself: a source that does not answer is a reason to unmount.
+    let daemon = ControlClient::of_mount(&path, &find::runtime_dirs()).filter(|_| !arguments.lazy);
     let serves_nothing_else = |daemon: &&ControlClient| daemon.status().is_ok_and(|status| status.mounts.len() == 1);
-    let ending = daemon.as_ref().filter(|_| !arguments.lazy).filter(serves_nothing_else);
+    let ending = daemon.as_ref().filter(serves_nothing_else);
 
     end(&path, daemon.as_ref(), arguments.lazy).map_err(|failure| match failure.exit {
         Exit::Busy => Failure { message: failure.message + &holders::list(&mount), ..failure },
@@ -70,6 +70,21 @@ fn table() -> Result<MountTable, Failure> {
     MountTable::read().map_err(|error| Failure::failed(format!("cannot read /proc/self/mountinfo: {error}")))
 }
 
+/// The weightfs mount that a user's `path` names, and its mountpoint. It is not looked into if the way to it tells enough.
+fn mount_at(path: &Path, table: &MountTable) -> Result<(PathBuf, Mount), Failure> {
+    let by_way = std::path::absolute(path).ok().and_then(|absolute| {
+        let mountpoint = std::fs::canonicalize(absolute.parent()?).ok()?.join(absolute.file_name()?);
+        let mount = table.at(&mountpoint).filter(|mount| mount.is_weightfs())?;
+        Some((mountpoint, mount.clone()))
+    });
+    if let Some(found) = by_way {
+        return Ok(found);
+    }
+    let path = find::resolve(path)?;
+    let mount = weightfs_at(&path, table)?;
+    Ok((path, mount))
+}
+
 fn weightfs_at(path: &Path, table: &MountTable) -> Result<Mount, Failure> {
     match (table.at(path), table.containing(path)) {
         (Some(mount), _) if mount.is_weightfs() => Ok(mount.clone()),
@@ -88,7 +103,7 @@ fn weightfs_at(path: &Path, table: &MountTable) -> Result<Mount, Failure> {
 }
 
 fn end(path: &Path, daemon: Option<&ControlClient>, lazy: bool) -> Result<(), Failure> {
-    let Some(daemon) = daemon.filter(|_| !lazy) else { return detach(path, lazy) };
+    let Some(daemon) = daemon else { return detach(path, lazy) };
     match daemon.unmount(path) {
         Ok(()) => Ok(()),
         Err(error) if is_last_word(&error) => Err(find::failure(&error)),

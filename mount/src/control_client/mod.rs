@@ -104,6 +104,18 @@ impl ControlClient {
         }
     }
 
+    /// The daemon that lives in `dirs` and serves the mount at `mountpoint`, which is not asked. None where there is none,
+    /// or none that answers.
+    pub fn of_mount(mountpoint: &Path, dirs: &[RuntimeDir]) -> Option<Self> {
+        let serves = |client: &Self| {
+            client.status().is_ok_and(|status| status.mounts.iter().any(|mount| mount.mountpoint == mountpoint))
+        };
+        let name = daemon_name(mountpoint);
+        let by_name = dirs.iter().map(|dir| Self::new(dir.socket(&name)));
+        let others = dirs.iter().flat_map(RuntimeDir::sockets).map(Self::new);
+        by_name.filter(Self::is_alive).chain(others.filter(serves)).next()
+    }
+
     /// The one daemon that lives in `dirs`. Sockets that dead daemons of this user left there are removed.
     pub fn only_one(dirs: &[RuntimeDir]) -> Result<Self, FindError> {
         let mut alive = Vec::new();

@@ -100,6 +100,49 @@ fn one_file_does_not_answer_and_the_others_do() {
 }
 
 #[test]
+fn a_mount_whose_source_does_not_answer_can_be_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    for lazy in [true, false] {
+        let (_folder, faulty) = faulty(&[("stuck.safetensors", 1, 8 * MIB)]);
+        let plain = temporary_folder("plain");
+        let places = [temporary_folder("a"), temporary_folder("b")];
+        let text = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+        let also = format!("{}:{}", text(faulty.path()), text(places[1].path()));
+        let (source, mountpoint) = (text(plain.path()), text(places[0].path()));
+        let arguments = ["--ram", "64M", "--also", &also, &source, &mountpoint];
+        let mount = Mount::start_raw(plain.path(), places[0].path(), &arguments, None);
+        let there = wait_until(PATIENCE, || places[1].path().join("stuck.safetensors").exists());
+        assert!(there, "the second mount answers");
+        let hang = faulty.hang(Rule::on(&[], Fault::Hang));
+        let stuck = places[1].path().to_owned();
+        let waiting = lazy.then(|| std::thread::spawn(move || fs::read_dir(stuck).map(Iterator::count)));
+        assert!(!lazy || wait_until(PATIENCE, || faulty.hanging() > 0), "somebody waits for the source");
+        // No attribute of the mountpoint is believed any more.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+
+        let (send, done) = channel();
+        let stuck = text(places[1].path());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let arguments = ["unmount", "--lazy", &stuck];
+                let arguments = if lazy { &arguments[..] } else { &["unmount", &stuck][..] };
+                send.send(mount.run(arguments)).expect("somebody waits");
+            });
+            let unmounted = done.recv_timeout(PATIENCE);
+            drop(hang);
+            let output = unmounted.expect("it does not wait for the source");
+            assert!(output.status.success(), "lazy: {lazy}: {}", String::from_utf8_lossy(&output.stderr));
+        });
+        if let Some(waiting) = waiting {
+            let _ = waiting.join().expect("no panic");
+        }
+        mount.stop();
+    }
+}
+
+#[test]
 fn a_client_that_is_killed_while_it_waits_leaves_nothing_behind() {
     if !can_mount() {
         return;
