@@ -120,13 +120,13 @@ impl Residents {
         Ok(id)
     }
 
-    /// A number that an earlier worker has told the kernel of. The latest one of a file is its number again.
-    pub fn restore(&self, id: u64, file: &FileState, node: u64, slot: u32, generation: &Arc<Generation>) {
-        let lookups = Lookups::in_slot(slot);
-        let is_current = generation.is_complete();
-        let resident = Resident::new(id, node, generation, lookups);
+    /// A number that an earlier worker has told the kernel of. The latest one of a file that is `held`, open in
+    /// passthrough, is its number again. One that nobody holds may be open in another way: it stays out of use.
+    pub fn restore(&self, id: u64, file: &FileState, node: u64, slot: u32, generation: &Arc<Generation>, held: bool) {
+        let resident = Resident::new(id, node, generation, Lookups::in_slot(slot));
+        *resident.withdrawn.lock() = !held;
         let mut inner = file.inner.lock();
-        if is_current && inner.resident.as_ref().is_none_or(|known| known.id < id) {
+        if held && generation.is_complete() && inner.resident.as_ref().is_none_or(|known| known.id < id) {
             inner.resident = Some(Arc::clone(&resident));
         }
         self.by_id.write().insert(id, resident);

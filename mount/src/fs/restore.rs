@@ -38,7 +38,14 @@ impl Fs {
                 && let Ok(node) = self.nodes.get(resident.node)
                 && let Some(generation) = self.store.by_id(resident.generation)
             {
-                self.residents.restore(id, &node.file, resident.node, resident.slot, &generation);
+                self.residents.restore(
+                    id,
+                    &node.file,
+                    resident.node,
+                    resident.slot,
+                    &generation,
+                    users.contains_key(&id),
+                );
             }
             if let Some(number) = resident.backing {
                 backings.restore(id, number, users.remove(&id).unwrap_or_default());

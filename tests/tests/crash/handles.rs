@@ -2,7 +2,8 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
-use std::os::unix::fs::FileExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 
 use weightfs_tests::Mount;
 use weightfs_tests::data;
@@ -98,5 +99,40 @@ fn many_names_are_known_again() {
         }
     }
     drop(open);
+    mount.stop();
+}
+
+/// Who reopens a descriptor while somebody writes gets the resident number served by the daemon, and maps it. The kernel
+/// then refuses passthrough for that number, whoever the worker is by then.
+#[test]
+fn a_number_that_is_open_in_another_way_is_not_opened_in_passthrough_by_the_next_worker() {
+    if !can_take_over() {
+        return;
+    }
+    let (source, size) = (temporary_folder("source"), 9 << 20);
+    data::write_file(&source.path().join("model"), 1, size);
+    let_files_settle();
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let path = mount.join("model");
+    for _ in 0..2 {
+        fs::read(&path).expect("read");
+    }
+    assert!(mount.status().resident() >= size);
+    let place =
+        OpenOptions::new().read(true).custom_flags(nix::libc::O_PATH).open(&path).expect("a descriptor of the place");
+    let writer = OpenOptions::new().write(true).open(&path).expect("open for writing");
+    let reopened = File::open(format!("/proc/self/fd/{}", place.as_raw_fd())).expect("reopen");
+    let map = Map::new(&reopened, size as usize, MapKind::Shared).expect("map");
+    data::check(1, 0, &map.to_vec()).expect("mapped");
+    drop(writer);
+    for round in 0..3 {
+        kill_worker(&mount);
+        let again = fs::read(&path).unwrap_or_else(|error| panic!("round {round}: {error}"));
+        data::check(1, 0, &again).expect("read by name");
+        data::check(1, 0, &map.to_vec()).expect("mapped");
+        let file = File::open(&path).expect("open");
+        data::check(1, 0, &Map::new(&file, size as usize, MapKind::Private).expect("map").to_vec()).expect("mapped");
+    }
+    drop((map, reopened, place));
     mount.stop();
 }
