@@ -93,6 +93,14 @@ mod tests {
     }
 
     #[test]
+    fn the_shipped_example_shows_the_usual_watermarks() {
+        let example = include_str!("../../../packaging/weightfs.toml");
+        for (key, usual) in [("high-watermark", HIGH_WATERMARK), ("low-watermark", LOW_WATERMARK)] {
+            assert!(example.contains(&format!("\n#{key} = {}\n", usual.0)), "{key}");
+        }
+    }
+
+    #[test]
     fn defaults_follow_the_machine() {
         let sizes = check(&Options::default(), &machine(64, 40, None)).unwrap();
         let expected =
