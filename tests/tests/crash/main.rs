@@ -7,6 +7,7 @@ mod failpoints;
 mod handles;
 mod kills;
 mod service;
+mod systemd;
 mod upgrades;
 
 use std::fs;
