@@ -6,12 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Resource, Rlimit};
+
 use crate::error::{BenchError, Doing, Result};
 use crate::process;
 use crate::weightfs::detach_below;
 
 /// Where the Makefile builds it, seen from the folder of this program.
 const BUILT: &str = "../bench-tools/passthrough_ll";
+
+/// More than any scenario has files.
+const DESCRIPTORS: u64 = 1 << 19;
 
 /// How long it may take to be mounted or gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -50,6 +55,10 @@ impl Passthrough {
             .spawn()
             .doing(what)?;
         let mounted = Self { child, mountpoint: mountpoint.to_owned() };
+        // It keeps a descriptor of every file that the kernel knows, and does not ask for so many itself.
+        let limit = Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };
+        rustix::process::prlimit(Pid::from_raw(mounted.child.id() as i32), Resource::Nofile, limit)
+            .doing(|| "raise the limit of descriptors of passthrough_ll".to_owned())?;
         let start = Instant::now();
         while device(mountpoint)? == before {
             if start.elapsed() > PATIENCE {

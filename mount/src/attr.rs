@@ -94,7 +94,8 @@ impl Attr {
 
     /// The same file with the size and times of an earlier content.
     pub fn as_of(self, identity: &SourceIdentity) -> Self {
-        Self { size: identity.size, modified: identity.modified, changed: identity.changed, ..self }
+        let (size, blocks) = (identity.size, identity.size.div_ceil(512));
+        Self { size, blocks, modified: identity.modified, changed: identity.changed, ..self }
     }
 }
 

@@ -31,11 +31,15 @@ const MOST_LOOKUPS: usize = 64;
 /// question for rights at once.
 const SAME_CALL: Duration = Duration::from_secs(1);
 
-/// What for an open was sent back.
+/// What for a caller was sent back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
+    /// To open it for reading.
     Read,
+    /// To open it for writing, or to change it.
     Write,
+    /// It had only looked at what lies on the way, and may open it in any way.
+    Unknown,
 }
 
 #[derive(Clone, Debug)]
@@ -95,7 +99,7 @@ impl Bounced {
 
     /// An earlier worker has sent this thread back.
     pub fn restore(&self, thread: u32, file: SourceKey, writes: bool) {
-        let purpose = if writes { Purpose::Write } else { Purpose::Read };
+        let purpose = if writes { Purpose::Write } else { Purpose::Unknown };
         self.change(|by_thread| _ = by_thread.insert(thread, Pending { inherited: true, ..pending(0, file, purpose) }));
     }
 
@@ -104,6 +108,7 @@ impl Bounced {
         let (mount, key) = (self.ledger.mount, (file.device, file.inode));
         self.ledger.note(&Record::Bounced { mount, thread, key, writes: purpose == Purpose::Write });
         failpoint::pass("bounce.noted");
+        self.tidy();
         let mut lost = Vec::new();
         self.change(|by_thread| {
             if by_thread.len() >= MOST {
@@ -119,6 +124,20 @@ impl Bounced {
             by_thread.insert(thread, pending(id, file, purpose));
         });
         lost.into_iter().for_each(|thread| self.ledger.note(&Record::Landed { mount, thread }));
+    }
+
+    /// Lets go of what is kept for threads that have their answer, or that may never come back.
+    pub fn tidy(&self) {
+        if self.is_empty() {
+            return;
+        }
+        let mut over = Vec::new();
+        self.change(|by_thread| {
+            over.extend(by_thread.extract_if(|_, pending| pending.is_over()).map(|(thread, _)| thread));
+            by_thread.values_mut().filter(|pending| !pending.is_recent()).for_each(|pending| pending.at_hand = None);
+        });
+        let mount = self.ledger.mount;
+        over.into_iter().for_each(|thread| self.ledger.note(&Record::Landed { mount, thread }));
     }
 
     /// Whether `thread` was sent back and looks its path up again.
@@ -185,11 +204,11 @@ impl Bounced {
             .and_then(|pending| pending.name_of(id).cloned())
     }
 
-    /// Whether `thread` is about to come back to write, whatever its name leads to by then: its lookups are to be
+    /// Whether `thread` may be about to come back to write, whatever its name leads to by then: its lookups are to be
     /// answered with a number that can be written to.
-    pub fn is_to_write(&self, thread: u32) -> bool {
-        let writes = |pending: &Pending| pending.purpose == Purpose::Write && (thread != 0 || pending.is_recent());
-        !self.is_empty() && self.by_thread.lock().get(&thread).is_some_and(writes)
+    pub fn may_write(&self, thread: u32) -> bool {
+        let may = |pending: &Pending| pending.purpose != Purpose::Read && (thread != 0 || pending.is_recent());
+        !self.is_empty() && self.by_thread.lock().get(&thread).is_some_and(may)
     }
 
     /// Whether some thread is about to come back to write to `file`.
@@ -250,11 +269,11 @@ mod tests {
         bounced.bounce(7, 1, file, Purpose::Write);
         bounced.bounce(8, 2, other, Purpose::Read);
         assert!(bounced.writes(file) && !bounced.writes(other));
-        assert!(bounced.is_to_write(7) && !bounced.is_to_write(8));
+        assert!(bounced.may_write(7) && !bounced.may_write(8));
         let found = [(7, 1), (8, 2), (9, 1)].map(|(thread, id)| bounced.second_try(thread, id));
         assert_eq!(found, [Some(Purpose::Write), Some(Purpose::Read), None]);
         bounced.bounce(7, 1, file, Purpose::Read);
-        assert!(!bounced.writes(file) && !bounced.is_to_write(7));
+        assert!(!bounced.writes(file) && !bounced.may_write(7));
         bounced.landed(7);
         assert_eq!([bounced.second_try(7, 1), bounced.second_try(8, 2)], [None, Some(Purpose::Read)]);
     }
@@ -294,6 +313,27 @@ mod tests {
     }
 
     #[test]
+    fn who_may_do_anything_is_answered_as_who_writes() {
+        let (bounced, [file, _]) = bounced();
+        bounced.bounce(7, 1, file, Purpose::Unknown);
+        assert!(bounced.may_write(7) && !bounced.writes(file));
+    }
+
+    #[test]
+    fn what_is_over_is_let_go() {
+        let (bounced, [file, _]) = bounced();
+        bounced.bounce(7, 1, file, Purpose::Read);
+        bounced.looked_up(7, 11, 1, OsStr::new("file"), None);
+        bounced.answered(7, 11, || true);
+        bounced.tidy();
+        assert!(!bounced.is_empty(), "its open may follow");
+        let long_ago = Instant::now().checked_sub(SAME_CALL).unwrap();
+        bounced.by_thread.lock().get_mut(&7).unwrap().answered = Some((long_ago, true));
+        bounced.tidy();
+        assert!(bounced.is_empty());
+    }
+
+    #[test]
     fn there_are_never_more_than_so_many() {
         let (bounced, [file, _]) = bounced();
         for thread in 1..=MOST as u32 + 10 {
@@ -312,7 +352,7 @@ mod tests {
         let (bounced, [file, _]) = bounced();
         bounced.restore(7, file, true);
         assert_eq!(bounced.second_try(7, 99), Some(Purpose::Write));
-        assert!(bounced.is_to_write(7));
+        assert!(bounced.may_write(7));
     }
 
     #[test]
@@ -320,6 +360,6 @@ mod tests {
         let (bounced, [file, _]) = bounced();
         bounced.bounce(0, 1, file, Purpose::Write);
         bounced.landed(0);
-        assert!(bounced.is_to_write(0) && bounced.writes(file));
+        assert!(bounced.may_write(0) && bounced.writes(file));
     }
 }

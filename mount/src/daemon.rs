@@ -137,6 +137,7 @@ fn serve_all(
     for (spec, taken) in settings.mounts.iter().zip(taken) {
         mounts.push(Mount::start(settings, spec, taken, store, &ended)?);
     }
+    store.keep_within_budget()?;
     notes.extend(mounts.iter().flat_map(|mount| mount.notes.clone()));
     for note in &notes {
         tracing::warn!("{note}");

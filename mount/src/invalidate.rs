@@ -4,7 +4,8 @@
 //! An answer may have been on its way when the thing it speaks of changed. So everything is made to expire twice: at
 //! once, and again when such answers have long arrived.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsString;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use fuser::{INodeNo, Notifier};
 use weightfs::store::Generation;
 
 use crate::fs::Fs;
+use crate::nodes::ROOT;
 use crate::notice::expire_entry;
 use crate::watch::Change;
 
@@ -24,6 +26,9 @@ const GATHER: Duration = Duration::from_millis(10);
 /// No answer is on its way for longer than this.
 const AGAIN: Duration = Duration::from_millis(400);
 
+/// How often what callers left behind is let go, where nothing else happens.
+const TIDY: Duration = Duration::from_secs(5);
+
 /// One thing that the kernel is to forget.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Expiry {
@@ -31,6 +36,16 @@ pub enum Expiry {
     Entry { directory: u64, name: OsString, gone: bool },
     /// Attributes, and pages where the content may have changed.
     Node { id: u64, pages: bool },
+}
+
+impl Expiry {
+    /// As long as what a name leads to may be something new.
+    fn lightly(self) -> Self {
+        match self {
+            Expiry::Entry { directory, name, .. } => Expiry::Entry { directory, name, gone: false },
+            node => node,
+        }
+    }
 }
 
 /// Why.
@@ -51,7 +66,7 @@ impl Invalidator {
     /// `device` is the one that `notifier` writes to.
     pub fn start(fs: Arc<Fs>, notifier: Notifier, device: OwnedFd) -> std::io::Result<Self> {
         let (causes, received) = channel();
-        let kernel = Kernel { notifier, device };
+        let kernel = Arc::new(Kernel { notifier, device });
         let thread =
             std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || run(&fs, &kernel, &received))?;
         Ok(Self { causes, thread: Some(thread) })
@@ -74,45 +89,123 @@ impl Drop for Invalidator {
     }
 }
 
-fn run(fs: &Fs, kernel: &Kernel, causes: &Receiver<Cause>) {
+fn run(fs: &Arc<Fs>, kernel: &Arc<Kernel>, causes: &Receiver<Cause>) {
+    let mut lanes = HashMap::new();
+    loop {
+        let found = match causes.recv_timeout(TIDY) {
+            Ok(Cause::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                fs.tidy();
+                continue;
+            }
+            Ok(Cause::Changed(Change::Everything)) => fs.everything().into_iter().map(Work::Tell).collect(),
+            Ok(Cause::Changed(change)) => vec![Work::Look(change)],
+            Ok(Cause::Residency(generation)) => fs.residency_changed(&generation).into_iter().map(Work::Tell).collect(),
+        };
+        for work in found {
+            let lane = match lanes.entry(fs.device_of(work.place())) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(vacant) => match Lane::start(fs, kernel) {
+                    Ok(lane) => vacant.insert(lane),
+                    Err(error) => {
+                        tracing::error!(%error, ?work, "the kernel was not told of a change");
+                        continue;
+                    }
+                },
+            };
+            // It ends when this does.
+            let _ = lane.work.send(work);
+        }
+    }
+}
+
+/// What one directory may be waited for.
+#[derive(Debug)]
+enum Work {
+    /// To look at what has changed.
+    Look(Change),
+    Tell(Expiry),
+}
+
+impl Work {
+    /// The number of what is asked about or locked.
+    fn place(&self) -> u64 {
+        match self {
+            Work::Look(Change::Entry { directory, .. }) | Work::Tell(Expiry::Entry { directory, .. }) => *directory,
+            Work::Look(Change::Directory(id)) | Work::Tell(Expiry::Node { id, .. }) => *id,
+            Work::Look(Change::Everything) => ROOT,
+        }
+    }
+}
+
+/// The thread for what lies on one device: one that does not answer, while the kernel holds the lock of a directory of
+/// it, holds up what is told of the others no more than their requests.
+struct Lane {
+    work: Sender<Work>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Lane {
+    fn start(fs: &Arc<Fs>, kernel: &Arc<Kernel>) -> std::io::Result<Self> {
+        let (work, received) = channel();
+        let (fs, kernel) = (Arc::clone(fs), Arc::clone(kernel));
+        let thread =
+            std::thread::Builder::new().name("expire".to_owned()).spawn(move || tell_all(&fs, &kernel, &received))?;
+        Ok(Self { work, thread: Some(thread) })
+    }
+}
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // Which ends it.
+        self.work = channel().0;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("an expiry thread panicked");
+        }
+    }
+}
+
+fn tell_all(fs: &Fs, kernel: &Kernel, work: &Receiver<Work>) {
     let mut again: Vec<(Instant, HashSet<Expiry>)> = Vec::new();
     loop {
         let wait = again.first().map_or(Duration::MAX, |(at, _)| at.saturating_duration_since(Instant::now()));
         let mut expiries = HashSet::new();
-        match causes.recv_timeout(wait) {
-            Ok(Cause::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+        match work.recv_timeout(wait) {
+            Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(cause) => {
-                expiries.extend(expire(fs, cause));
+            Ok(first) => {
+                expiries.extend(expire(fs, first));
                 std::thread::sleep(GATHER);
-                while let Ok(cause) = causes.try_recv() {
-                    if matches!(cause, Cause::Stop) {
-                        return;
-                    }
-                    expiries.extend(expire(fs, cause));
+                while let Ok(next) = work.try_recv() {
+                    expiries.extend(expire(fs, next));
                 }
-                again.push((Instant::now() + AGAIN, expiries.clone()));
+                // By then something else may have the name, and be mounted on: it only is looked up again.
+                let later = expiries.iter().cloned().map(Expiry::lightly);
+                again.push((Instant::now() + AGAIN, later.collect()));
             }
         }
         let now = Instant::now();
         let due = again.iter().take_while(|(at, _)| *at <= now).count();
         expiries.extend(again.drain(..due).flat_map(|(_, expiries)| expiries));
-        for expiry in &expiries {
-            if let Err(error) = kernel.tell(expiry) {
+        for expiry in expiries {
+            // As above.
+            let expiry = match &expiry {
+                Expiry::Entry { directory, name, gone: true } if !fs.is_gone(*directory, name) => expiry.lightly(),
+                _ => expiry,
+            };
+            if let Err(error) = kernel.tell(&expiry) {
                 tracing::debug!(%error, ?expiry, "the kernel was not told of a change");
             }
         }
     }
 }
 
-fn expire(fs: &Fs, cause: Cause) -> Vec<Expiry> {
-    match cause {
-        Cause::Changed(change) => fs.expiries(change),
-        Cause::Residency(generation) => {
-            let names = fs.residency_changed(&generation);
-            names.into_iter().map(|(directory, name)| Expiry::Entry { directory, name, gone: false }).collect()
-        }
-        Cause::Stop => Vec::new(),
+fn expire(fs: &Fs, work: Work) -> Vec<Expiry> {
+    match work {
+        Work::Look(change) => fs.expiries(change),
+        Work::Tell(expiry) => vec![expiry],
     }
 }
 

@@ -54,7 +54,7 @@ pub struct Origin {
 #[derive(Clone, Debug)]
 pub enum Base {
     Open(Arc<SourceRoot>),
-    Named(Arc<(PathBuf, OnceLock<Option<Arc<SourceRoot>>>)>),
+    Named(Arc<(PathBuf, OnceLock<Arc<SourceRoot>>)>),
 }
 
 impl Base {
@@ -68,7 +68,9 @@ impl Base {
             Base::Open(root) => Some(Arc::clone(root)),
             Base::Named(named) => {
                 let (path, root) = &**named;
-                root.get_or_init(|| SourceRoot::open_plain(path).ok().map(Arc::new)).clone()
+                // It may come back, where it is not there now.
+                let open = || SourceRoot::open_plain(path).ok().map(Arc::new);
+                root.get().cloned().or_else(|| open().map(|opened| Arc::clone(root.get_or_init(|| opened))))
             }
         }
     }
@@ -86,7 +88,8 @@ pub struct Node {
     pub id: u64,
     pub key: SourceKey,
     pub kind: FileType,
-    origin: Option<Origin>,
+    /// The latest way by which it was found, where it is not found by its names.
+    origin: Mutex<Option<Origin>>,
     names: Mutex<Vec<Name>>,
     /// When a name was forgotten here because it leads elsewhere: for the kernel it may still lead here.
     astray: Mutex<Option<Instant>>,
@@ -113,7 +116,7 @@ impl Node {
             id,
             key,
             kind,
-            origin,
+            origin: Mutex::new(origin),
             names: Mutex::default(),
             astray: Mutex::default(),
             lent: false.into(),
@@ -122,6 +125,10 @@ impl Node {
             kept: Mutex::default(),
             file: FileState::default(),
         }
+    }
+
+    fn origin(&self) -> Option<Origin> {
+        self.origin.lock().clone()
     }
 
     /// The names under which the node was seen last, the most recent one at the end.
@@ -171,7 +178,8 @@ impl Node {
         let names = self.names.lock();
         let (mount, id) = (self.ledger.mount, self.id);
         let key = (self.key.device, self.key.inode);
-        let base = self.origin.as_ref().and_then(|origin| origin.base.path().zip(Some(origin.path.as_os_str())));
+        let origin = self.origin();
+        let base = origin.as_ref().and_then(|origin| origin.base.path().zip(Some(origin.path.as_os_str())));
         let origin = base.as_ref().map(|(base, path)| (base.as_os_str().as_bytes(), path.as_bytes()));
         let kind = self.kind.as_raw_mode();
         let name = names.first().map(|name| (name.parent, name.name.as_bytes()));
@@ -319,7 +327,13 @@ impl Nodes {
                     known.insert(Arc::new(new));
                     Arc::clone(known.get())
                 }
-                Entry::Occupied(known) => Arc::clone(known.get()),
+                Entry::Occupied(known) => {
+                    // A link that leads to where it has moved.
+                    if origin.is_some() {
+                        *known.get().origin.lock() = origin;
+                    }
+                    Arc::clone(known.get())
+                }
                 Entry::Vacant(vacant) => {
                     let new = Node::new(id, key, kind, origin, Lookups::none(), self.ledger.clone());
                     new.names.lock().extend(first);
@@ -365,8 +379,8 @@ impl Nodes {
 
     /// The paths at which a node may be found, the likeliest first, each beneath its base.
     pub fn paths(&self, node: &Node) -> Vec<(Arc<SourceRoot>, PathBuf)> {
-        if let Some(origin) = &node.origin {
-            return origin.base.root().map(|base| (base, origin.path.clone())).into_iter().collect();
+        if let Some(origin) = node.origin() {
+            return origin.base.root().map(|base| (base, origin.path)).into_iter().collect();
         }
         let names = node.names().into_iter().rev();
         names.filter_map(|name| self.path_of(name)).filter_map(|(base, path)| Some((base.root()?, path))).collect()
@@ -378,10 +392,9 @@ impl Nodes {
         let mut parent = by_id.get(&name.parent)?;
         // Deeper than the kernel allows paths to be: names that contradict each other.
         for _ in 0..2048 {
-            if let Some(origin) = &parent.origin {
-                let mut path = origin.path.clone();
+            if let Some(Origin { base, mut path }) = parent.origin() {
                 path.extend(reversed.iter().rev());
-                return Some((origin.base.clone(), path));
+                return Some((base, path));
             }
             let next = parent.names.lock().last().cloned()?;
             reversed.push(next.name);

@@ -155,9 +155,17 @@ impl Store {
         if started.is_empty() {
             return true;
         }
+        // It may have ended before the claim, after which it is not let go of any more.
+        if generation.is_dead() {
+            started.iter().for_each(|run| self.give_up(generation, run));
+            return true;
+        }
         // What an earlier process is still to write could land in a complete extent, of which somebody may hold a
         // snapshot by then. Until it has ended, what is missing is read past the arena.
-        if generation.is_inherited() && !self.predecessors.are_gone() {
+        let lingers = generation.is_inherited() && !self.predecessors.are_gone();
+        // Neither is what somebody writes at this moment. Who begins to after this moves the times, which are looked at
+        // when the bytes are there.
+        if lingers || generation.is_written() {
             started.iter().for_each(|run| self.give_up(generation, run));
             return false;
         }
@@ -186,13 +194,22 @@ impl Store {
         Wish { class, kind, past, divided }: Wish,
     ) -> bool {
         let (file, now) = (generation.file_id(), self.now());
+        let mut left = Vec::new();
         let decision = {
             let mut residency = self.residency.lock();
             let decision = residency.want(file, started, kind, self.room(), now);
+            // Of what it takes for resident the policy wants nothing. It is mistaken: it is being filled here.
+            let is_wanted =
+                |extent: &ExtentIndex| decision.admit.contains(*extent) || decision.bypass.contains(*extent);
+            for extent in started.iter().cloned().flatten().filter(|extent| !is_wanted(extent)) {
+                residency.evicted(file, extent..extent + 1);
+                left.push(extent..extent + 1);
+            }
             // Under the same lock as the decision: the next one sees what this one has taken.
             self.occupied.fetch_add(decision.admit.count(), Ordering::AcqRel);
             decision
         };
+        left.iter().for_each(|run| self.give_up(generation, run));
         tracing::trace!(%file, ?class, reason = %decision.reason, admitted = ?decision.admit.runs(), "missed");
         if decision.evict.is_empty() {
             for run in decision.admit.runs() {

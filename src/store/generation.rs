@@ -18,6 +18,7 @@ use crate::fill::{Cancel, Engine, JobId, SourceFile};
 use crate::format::TensorMap;
 use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::journal::{Legacy, Parked, Record};
+use crate::sys::lease;
 use crate::units::{extent_bytes, extent_count};
 
 /// How long a generation is believed to be the source's content without another look.
@@ -60,7 +61,10 @@ pub struct Generation {
     identity: Mutex<SourceIdentity>,
     /// The source has other content now: nothing is filled any more, and no new open gets this.
     dead: AtomicBool,
-    verified: AtomicU64,
+    /// Until when it is believed to be the source's content, in milliseconds.
+    believed: AtomicU64,
+    /// Taken by whoever looks for writers of the source, or holds them off.
+    writers: Mutex<()>,
     /// Open handles of any kind.
     pub(super) handles: AtomicU32,
     /// Open passthrough handles. Held while extents are evicted, so that none is opened meanwhile.
@@ -77,13 +81,14 @@ impl std::fmt::Debug for Generation {
 }
 
 impl Generation {
+    /// `now` in milliseconds, if the source was looked at just now.
     pub(super) fn new(
         id: GenerationId,
         file: FileId,
         source: Arc<SourceFile>,
         identity: SourceIdentity,
         occupied: Arc<AtomicU64>,
-        now: u64,
+        now: Option<u64>,
         legacy: Arc<Legacy>,
     ) -> Self {
         Self {
@@ -109,7 +114,8 @@ impl Generation {
             occupied,
             identity: Mutex::new(identity),
             dead: AtomicBool::new(false),
-            verified: AtomicU64::new(now),
+            believed: AtomicU64::new(now.map_or(0, |now| now + TRUST_MILLISECONDS)),
+            writers: Mutex::default(),
             handles: AtomicU32::new(0),
             passthrough: Mutex::new(0),
             marked_held: AtomicBool::new(false),
@@ -233,16 +239,19 @@ impl Generation {
     pub(super) fn remember_job(&self, extents: Range<ExtentIndex>, job: JobId, engine: &Engine) {
         let mut jobs = self.jobs.lock();
         // It may have ended in the meantime: then nobody asks for it, and it goes with the next one.
-        jobs.extend(
-            extents.filter(|extent| self.extents.is_filling(*extent)).map(|extent| (extent, (job, engine.clone()))),
-        );
+        let filling = extents.filter(|extent| self.extents.is_filling(*extent));
+        let replaced: Vec<_> = filling.filter_map(|extent| jobs.insert(extent, (job, engine.clone()))).collect();
+        // As below.
+        drop(jobs);
+        drop(replaced);
     }
 
     pub(super) fn forget_job(&self, extents: &Range<ExtentIndex>) {
         let mut jobs = self.jobs.lock();
-        for extent in extents.clone() {
-            jobs.remove(&extent);
-        }
+        let gone: Vec<_> = extents.clone().filter_map(|extent| jobs.remove(&extent)).collect();
+        // The last of an engine waits for its threads, which may want the table.
+        drop(jobs);
+        drop(gone);
     }
 
     pub(super) fn job_of(&self, extent: ExtentIndex) -> Option<(JobId, Engine)> {
@@ -301,17 +310,32 @@ impl Generation {
         self.legacy.note(&Record::Evicted { id: self.id, extents });
     }
 
+    /// Whether somebody has the source open for writing, or mapped so. What is written then may show in no time that comes
+    /// later: one long write moves them once, when it begins. False where the file system does not tell.
+    pub(super) fn is_written(&self) -> bool {
+        // Who holds writers off does not need long.
+        let Some(_looking) = self.writers.try_lock() else { return true };
+        lease::without_writers(self.source.file()).is_ok_and(|lease| lease.is_none())
+    }
+
+    /// Runs `operation`, and tells it whether nobody can write to the source meanwhile.
+    pub fn without_writers<R>(&self, operation: impl FnOnce(bool) -> R) -> R {
+        let looking = self.writers.try_lock();
+        let lease = looking.as_ref().and_then(|_| lease::without_writers(self.source.file()).ok().flatten());
+        operation(lease.is_some())
+    }
+
     /// What is known of the source, looked up at most a few times a second. `now` in milliseconds.
     pub(super) fn look(&self, now: u64) -> Look {
         if self.is_dead() {
             return Look::Other;
         }
-        if now.saturating_sub(self.verified.load(Ordering::Relaxed)) < TRUST_MILLISECONDS {
+        if now < self.believed.load(Ordering::Relaxed) {
             return Look::Same;
         }
         let look = self.look_now();
         if look == Look::Same {
-            self.verified.store(now, Ordering::Relaxed);
+            self.believed.store(now + TRUST_MILLISECONDS, Ordering::Relaxed);
         }
         look
     }

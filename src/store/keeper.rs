@@ -267,7 +267,11 @@ impl Store {
     /// Forgets an ended generation: every extent goes that nobody looks at. The rest follows when the
     /// clients that have it open or mapped let go.
     fn discard(self: &Arc<Self>, generation: &Arc<Generation>) {
-        self.residency.lock().forget(generation.file_id());
+        // The same content may have come back under its name meanwhile.
+        let file = generation.file_id();
+        if self.generation_of(file).is_none_or(|now| Arc::ptr_eq(&now, generation)) {
+            self.residency.lock().forget(file);
+        }
         if generation.arena().is_none() {
             return;
         }

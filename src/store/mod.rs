@@ -151,7 +151,9 @@ impl Store {
     /// Where there is no memory for an arena, or the engine that was asked for cannot run here.
     pub fn start(config: StoreConfig) -> Result<Arc<Self>, StoreError> {
         let arena = Arena::create(Self::arena_size(config.budget))?;
-        Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new(), &[])
+        let store = Self::start_in(config, arena, Legacy::of_nobody()?, Vec::new(), &[])?;
+        store.keep_within_budget()?;
+        Ok(store)
     }
 
     /// The size of the arena that a budget needs, in bytes: what it counts, what is read past it (twice: by a process
@@ -161,7 +163,8 @@ impl Store {
     }
 
     /// As [`Store::start`], in an arena that outlives this process, with what an earlier one has left there. `lingering`
-    /// are the numbers of earlier processes that may not have ended yet.
+    /// are the numbers of earlier processes that may not have ended yet. Nothing is evicted before
+    /// [`Store::keep_within_budget`].
     pub fn start_in(
         config: StoreConfig,
         arena: Arena,
@@ -173,7 +176,6 @@ impl Store {
         let slots = slots(config.budget);
         let memory = arena.file(GenerationId(0), slots * EXTENT_SIZE)?;
         let scratch = arena.file(GenerationId(0), Scratch::size(buffers(config.budget)))?;
-        let reserve = config.reserve;
         let store = Arc::new(Self {
             bypass: Arc::new(Bypass::new(memory, slots as usize)),
             scratch: Arc::new(Scratch::new(scratch)),
@@ -210,11 +212,17 @@ impl Store {
         });
         store.residency.lock().set_budget(store.keepable());
         store.restore(kept);
-        store.keeper.start(&store).map_err(StoreError::Thread)?;
-        if let Some(reserve) = reserve {
-            store.follower.start(&store, reserve).map_err(StoreError::Thread)?;
-        }
         Ok(store)
+    }
+
+    /// From here on the arena is kept within its marks, and the budget follows the machine: what clients of an earlier
+    /// process hold must be known by now.
+    pub fn keep_within_budget(self: &Arc<Self>) -> Result<(), StoreError> {
+        self.keeper.start(self).map_err(StoreError::Thread)?;
+        if let Some(reserve) = self.config.reserve {
+            self.follower.start(self, reserve).map_err(StoreError::Thread)?;
+        }
+        Ok(())
     }
 
     /// Who is told of changes of residency; the first call counts. It is called from threads of the store and must not

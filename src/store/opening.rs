@@ -201,7 +201,7 @@ impl Store {
             Arc::clone(source),
             identity,
             Arc::clone(&self.occupied),
-            self.milliseconds(),
+            Some(self.milliseconds()),
             Arc::clone(&self.legacy),
         ))
     }

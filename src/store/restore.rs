@@ -13,6 +13,7 @@ use crate::fill::SourceFile;
 use crate::ids::{ExtentIndex, GenerationId};
 use crate::journal::GenerationState;
 use crate::residency::UseKind;
+use crate::sys::lease;
 use crate::units::extent_count;
 
 /// A generation of an earlier process, with its descriptors.
@@ -53,9 +54,10 @@ impl Store {
         let present = state.runs();
         free_all_but(&arena, &present, extent_count(identity.size))?;
         let source = Arc::new(SourceFile::unasked(source.into()));
+        lease::give_back(source.file());
         let unasked = Arc::clone(&source);
         let (occupied, legacy) = (Arc::clone(&self.occupied), Arc::clone(&self.legacy));
-        let generation = Generation::new(id, state.file, source, identity, occupied, 0, legacy);
+        let generation = Generation::new(id, state.file, source, identity, occupied, None, legacy);
         generation.adopt(arena, &present);
         let generation = Arc::new(generation);
         if state.ended {

@@ -44,7 +44,7 @@ impl Fs {
         change: &Change,
         caller: &Caller,
     ) -> Result<(Attr, Duration), FsError> {
-        let purpose = if change.size.is_some() { Purpose::Write } else { Purpose::Read };
+        let purpose = if change.size.is_some() { Purpose::Write } else { Purpose::Unknown };
         self.last_of(id, caller, purpose, self.set(id, handle, change, caller))
     }
 
@@ -60,9 +60,8 @@ impl Fs {
         if let Some(size) = change.size {
             self.truncate(&node, located.as_fd(), handle, size)?;
         }
-        let modified = change.modified.filter(|time| time.tv_nsec != rustix::fs::UTIME_OMIT);
-        let modified = modified.map(|time| Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 });
-        self.keeping(located.as_fd(), modified, || {
+        let sets_modified = change.modified.is_some_and(|time| time.tv_nsec != rustix::fs::UTIME_OMIT);
+        self.keeping(located.as_fd(), sets_modified, || {
             if change.owner.is_some() || change.group.is_some() {
                 let (owner, group) = (change.owner.map(Uid::from_raw), change.group.map(Gid::from_raw));
                 rustix::fs::chownat(&located, "", owner, group, AtFlags::EMPTY_PATH)?;
@@ -156,7 +155,7 @@ impl Fs {
         let (located, _) = self.locate_for(id, &node, caller)?;
         let path = xattr_path(&node, located.as_fd())?;
         let flags = XattrFlags::from_bits_retain(flags);
-        let set = self.keeping(located.as_fd(), None, || Ok(rustix::fs::setxattr(&path, name, value, flags)?));
+        let set = self.keeping(located.as_fd(), false, || Ok(rustix::fs::setxattr(&path, name, value, flags)?));
         match set {
             // An earlier worker has made it.
             Err(FsError::Source(Errno::EXIST)) if caller.resent && self.getxattr(id, name, caller)? == value => Ok(()),
@@ -171,7 +170,7 @@ impl Fs {
         let node = self.node(id)?;
         let (located, _) = self.locate_for(id, &node, caller)?;
         let path = xattr_path(&node, located.as_fd())?;
-        match self.keeping(located.as_fd(), None, || Ok(rustix::fs::removexattr(&path, name)?)) {
+        match self.keeping(located.as_fd(), false, || Ok(rustix::fs::removexattr(&path, name)?)) {
             // An earlier worker has removed it.
             Err(FsError::Source(Errno::NODATA)) if caller.resent => Ok(()),
             removed => removed,

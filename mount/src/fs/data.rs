@@ -10,7 +10,7 @@ use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 use weightfs::journal::Tally;
 use weightfs::predict::Access;
-use weightfs::store::ReadError;
+use weightfs::store::{Held, ReadError, identity_of};
 
 use super::Fs;
 use crate::error::FsError;
@@ -107,6 +107,13 @@ impl Fs {
     /// Where data or a hole begins at or after `offset`.
     pub fn seek(&self, handle: u64, offset: u64, hole: bool) -> Result<u64, FsError> {
         let file = self.handles.file(handle)?;
+        if let Content::Passthrough { held, .. } = &file.content
+            && !shows_source(&file, held)
+        {
+            // Nobody knows any more where it had holes.
+            let size = held.generation().size;
+            return if offset >= size { Err(Errno::NXIO.into()) } else { Ok(if hole { size } else { offset }) };
+        }
         let from = if hole { SeekFrom::Hole(offset) } else { SeekFrom::Data(offset) };
         Ok(rustix::fs::seek(file.source.file(), from)?)
     }
@@ -124,13 +131,22 @@ impl Fs {
         let (mut from_offset, mut to_offset) = (from_offset, to_offset);
         // The reply has room for a number of 32 bits.
         let length = length.min(1 << 30) as usize;
-        Ok(rustix::fs::copy_file_range(
+        let is_right = || match &source.content {
+            Content::Passthrough { held, .. } => shows_source(&source, held),
+            Content::Stream(_) | Content::Source { .. } => true,
+        };
+        // The kernel then copies what it reads from the snapshot itself, over what was copied here in vain.
+        if !is_right() {
+            return Err(Errno::XDEV.into());
+        }
+        let copied = rustix::fs::copy_file_range(
             source.source.file(),
             Some(&mut from_offset),
             target.source.file(),
             Some(&mut to_offset),
             length,
-        )? as u64)
+        )?;
+        if is_right() { Ok(copied as u64) } else { Err(Errno::XDEV.into()) }
     }
 
     /// A file whose content is about to change: nothing that was kept of it is given to anyone from here on.
@@ -145,6 +161,11 @@ impl Fs {
         }
         Ok(file)
     }
+}
+
+/// Whether the source has the content that a client has open in passthrough.
+fn shows_source(file: &OpenFile, held: &Held) -> bool {
+    identity_of(file.source.file()).is_ok_and(|now| now == held.generation().identity())
 }
 
 fn appends(file: &std::fs::File) -> bool {

@@ -35,7 +35,7 @@ impl Fs {
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, directory.as_fd());
         }
-        let look = || match self.bounced.is_to_write(caller.thread) {
+        let look = || match self.bounced.may_write(caller.thread) {
             true => self.plain_entry(&node, directory.as_fd(), name),
             false => self.entry(&node, directory.as_fd(), name),
         };

@@ -24,7 +24,6 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::Mutex;
 use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Stat, StatxFlags, Uid};
 use rustix::io::Errno;
-use weightfs::ids::Timestamp;
 use weightfs::journal::StepState;
 use weightfs::store::{Generation, Store};
 
@@ -36,7 +35,7 @@ use crate::follow::Follow;
 use crate::handles::Handles;
 use crate::invalidate::Expiry;
 use crate::ledger::Ledger;
-use crate::nodes::{Node, Nodes, RESIDENT_BIT};
+use crate::nodes::{Name, Node, Nodes, RESIDENT_BIT};
 use crate::residents::Residents;
 use crate::source::SourceRoot;
 use crate::walk_ahead::WalkAhead;
@@ -161,9 +160,14 @@ impl Fs {
 
     /// As [`Fs::run`], for what is likely to wait.
     pub fn run_aside(self: &Arc<Self>, node: u64, operation: impl FnOnce(&Arc<Self>) + Send + 'static) {
-        let device = self.node(node).map_or(self.root.key().device, |node| node.key.device);
+        let device = self.device_of(node);
         let fs = Arc::clone(self);
         self.aside.run(device, move || operation(&fs));
+    }
+
+    /// The device of the source that `node` lies on.
+    pub fn device_of(&self, node: u64) -> u64 {
+        self.node(node).map_or(self.root.key().device, |node| node.key.device)
     }
 
     /// Returns when everything that may wait is done. What comes later is done by whoever asks.
@@ -185,9 +189,9 @@ impl Fs {
         self.handles.count()
     }
 
-    /// Takes a generation that is no longer whole or current out of the lookups of its file, and returns the names whose
-    /// entries the kernel should look up again: (directory, name).
-    pub fn residency_changed(&self, generation: &Arc<Generation>) -> Vec<(u64, std::ffi::OsString)> {
+    /// Takes a generation that is no longer whole or current out of the lookups of its file, and returns what the kernel
+    /// should look up again.
+    pub fn residency_changed(&self, generation: &Arc<Generation>) -> Vec<Expiry> {
         let identity = generation.identity();
         let key = SourceKey { device: identity.device, inode: identity.inode };
         let Ok(node) = self.nodes.get(self.nodes.id_of(key)) else { return Vec::new() };
@@ -197,7 +201,13 @@ impl Fs {
         if !generation.is_complete() {
             self.residents.retire(&node.file, generation);
         }
-        node.names().into_iter().map(|name| (name.parent, name.name)).collect()
+        let entry = |name: Name| Expiry::Entry { directory: name.parent, name: name.name, gone: false };
+        let mut expiries: Vec<_> = node.names().into_iter().map(entry).collect();
+        if generation.is_dead() && !node.file.has_writers() {
+            // Pages of a stream that is mapped, where nobody else has told of the change.
+            expiries.push(Expiry::Node { id: node.id, pages: true });
+        }
+        expiries
     }
 
     /// What the kernel believes and should not any more after a change.
@@ -205,7 +215,7 @@ impl Fs {
         match change {
             watch::Change::Entry { directory, name } => {
                 let found = self.directory(directory).and_then(|parent| Ok(crate::source::stat_at(&parent, &name)?));
-                let gone = found.is_err();
+                let gone = is_gone(&found);
                 let mut expiries = vec![Expiry::Entry { directory, name, gone }];
                 // Whoever has it open asks by its number, not by its name.
                 if let Ok(stat) = found
@@ -217,8 +227,18 @@ impl Fs {
                 expiries
             }
             watch::Change::Directory(id) => vec![Expiry::Node { id, pages: true }],
-            watch::Change::Everything => self.nodes.everything(),
+            watch::Change::Everything => self.everything(),
         }
+    }
+
+    /// All that the kernel may believe.
+    pub fn everything(&self) -> Vec<Expiry> {
+        self.nodes.everything()
+    }
+
+    /// Whether nothing has this name any more.
+    pub fn is_gone(&self, directory: u64, name: &OsStr) -> bool {
+        is_gone(&self.directory(directory).and_then(|parent| Ok(crate::source::stat_at(&parent, name)?)))
     }
 
     /// The file's own node, whichever of its numbers is given.
@@ -274,22 +294,26 @@ impl Fs {
     }
 
     /// Runs something that moves the change time of a file but leaves its bytes alone, and keeps what is resident of it.
-    /// The time of modification must stay, or become `modified`: anything else was done by somebody else meanwhile.
+    /// `sets_modified`: it also moves the time of modification, which shows else whether somebody has written meanwhile.
+    /// Then nobody must be able to.
     fn keeping<R>(
         &self,
         fd: BorrowedFd<'_>,
-        modified: Option<Timestamp>,
+        sets_modified: bool,
         operation: impl FnOnce() -> Result<R, FsError>,
     ) -> Result<R, FsError> {
-        let before = rustix::fs::fstat(fd).ok().filter(|stat| FileType::from_raw_mode(stat.st_mode).is_file());
-        let result = operation()?;
-        if let Some(before) = before.map(|stat| identity(&stat))
-            && let Ok(after) = rustix::fs::fstat(fd).map(|stat| identity(&stat))
-            && after.modified == modified.unwrap_or(before.modified)
-        {
-            self.store.rebind(&before, after);
-        }
-        Ok(result)
+        let now = || rustix::fs::fstat(fd).map(|stat| identity(&stat)).ok();
+        let Some(generation) = now().and_then(|identity| self.store.find(&identity)) else { return operation() };
+        generation.without_writers(|is_still| {
+            let before = now();
+            let result = operation()?;
+            if let (Some(before), Some(after)) = (before, now())
+                && (is_still || !sets_modified && after.modified == before.modified)
+            {
+                self.store.rebind(&before, after);
+            }
+            Ok(result)
+        })
     }
 
     /// Gives something that was just made in `directory` to who made it.
@@ -332,6 +356,11 @@ impl Fs {
         }
         self.give(directory, made.as_fd(), caller)
     }
+}
+
+/// Whether a name leads to nothing. That it cannot be looked at says nothing of that.
+fn is_gone(found: &Result<Stat, FsError>) -> bool {
+    matches!(found, Err(FsError::Source(Errno::NOENT | Errno::NOTDIR)))
 }
 
 /// The mode of something new, and what of it the caller's mask takes away.

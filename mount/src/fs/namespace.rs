@@ -83,7 +83,7 @@ impl Fs {
                 let path = proc_path(file.as_fd());
                 Ok(rustix::fs::linkat(rustix::fs::CWD, path, &directory, name, AtFlags::SYMLINK_FOLLOW)?)
             };
-            self.step(caller, before, || self.keeping(file.as_fd(), None, link))?;
+            self.step(caller, before, || self.keeping(file.as_fd(), false, link))?;
         }
         self.entry(&parent, directory.as_fd(), name)
     }
@@ -98,7 +98,7 @@ impl Fs {
         let key = SourceKey::of(&stat);
         let named = crate::source::open_at(directory.as_fd(), name)?;
         self.step(caller, [Some(pair(key)), None], || {
-            self.keeping(named.as_fd(), None, || Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?))
+            self.keeping(named.as_fd(), false, || Ok(rustix::fs::unlinkat(&directory, name, AtFlags::empty())?))
         })?;
         failpoint::pass("unlink.carried-out");
         if let Ok(node) = self.nodes.get(self.nodes.id_of(key)) {
@@ -154,8 +154,8 @@ impl Fs {
         let moved_file = crate::source::open_at(from_directory.as_fd(), name)?;
         let before = [Some(pair(SourceKey::of(&moved))), now[1]];
         self.step(caller, before, || match crate::source::open_at(to_directory.as_fd(), new_name) {
-            Ok(other) => self.keeping(other.as_fd(), None, || self.keeping(moved_file.as_fd(), None, rename)),
-            Err(_) => self.keeping(moved_file.as_fd(), None, rename),
+            Ok(other) => self.keeping(other.as_fd(), false, || self.keeping(moved_file.as_fd(), false, rename)),
+            Err(_) => self.keeping(moved_file.as_fd(), false, rename),
         })?;
         let exchanged = flags.contains(RenameFlags::EXCHANGE);
         if let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&moved))) {

@@ -107,9 +107,18 @@ impl Fs {
         // Also those whose name led elsewhere when somebody else came by it: the kernel may not have heard yet. Whoever
         // comes by a descriptor comes again.
         let renamed = !hold || node.is_astray(&names, caller.thread != 0);
-        let source = match self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC) {
+        let found = self.open_source(&node, flags & SOURCE_FLAGS & !OFlags::TRUNC).and_then(|file| {
+            // What is open under the number may be another file, to which it was lent.
+            let is_its_own = SourceKey::of(&rustix::fs::fstat(&file)?) == node.key;
+            if is_its_own { Ok(file) } else { Err(FsError::Stale) }
+        });
+        let source = match found {
             // Replaced again since it was looked up for this very open. What its name leads to now is as right.
             Err(FsError::Stale) if second_try.is_some() => {
+                // Who cannot be told from others may mean any of several names.
+                if caller.thread == 0 && names.len() != 1 {
+                    return Err(FsError::Stale);
+                }
                 if let Some(name) = self.bounced.name(caller.thread, id) {
                     names = vec![name];
                 }
@@ -156,7 +165,7 @@ impl Fs {
     fn second_try(&self, id: u64, caller: &Caller, writes: bool) -> Option<Purpose> {
         match caller.thread {
             0 if writes && id & RESIDENT_BIT != 0 => None,
-            0 => Some(Purpose::Read),
+            0 => Some(Purpose::Unknown),
             thread => self.bounced.second_try(thread, id),
         }
     }

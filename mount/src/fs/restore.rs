@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use weightfs::failpoint;
 use weightfs::fill::SourceFile;
 use weightfs::journal::{HandleKind, HandleState, MountState};
@@ -60,6 +60,9 @@ impl Fs {
             let restored = descriptor.and_then(|descriptor| self.restore_handle(handle, &opened, descriptor));
             if let Err(error) = restored {
                 tracing::error!(%error, handle, ?opened, "an open file cannot be taken over");
+                if let HandleKind::Passthrough { resident, .. } = opened.kind {
+                    backings.release(resident, handle);
+                }
                 // From now on, and also from later workers, its client gets an error.
                 self.note_close(handle);
             }
@@ -97,20 +100,22 @@ impl Fs {
 
     fn restore_handle(self: &Arc<Self>, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
         let node = self.nodes.get(opened.node)?;
-        let again = || descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE);
-        node.opened(again)?;
-        self.opens.lock().insert(opened.unique, handle);
+        let keep = |descriptor: &OwnedFd| {
+            node.opened(|| descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE))?;
+            self.opens.lock().insert(opened.unique, handle);
+            Ok::<_, FsError>(())
+        };
         if opened.kind == HandleKind::Directory {
+            keep(&descriptor)?;
             let file = File::from(descriptor);
             self.handles.add_directory(handle, OpenDirectory { node, file, entries: Mutex::default() });
             return Ok(());
         }
+        if unasked_key(descriptor.as_fd()).is_some_and(|key| key != node.key) {
+            node.lend();
+        }
         let flags = OFlags::from_bits_retain(opened.flags);
         let writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
-        // The source may not answer.
-        let source = Arc::new(SourceFile::unasked(File::from(descriptor)));
-        let unasked = Arc::clone(&source);
-        self.run_aside(node.id, move |_| unasked.open_directly());
         let content = match opened.kind {
             HandleKind::Passthrough { resident, generation } => match self.store.hold_again(generation) {
                 Some(held) => Content::Passthrough { held, resident },
@@ -126,6 +131,11 @@ impl Fs {
             HandleKind::Source { cached } => Content::Source { cached },
             HandleKind::Directory => unreachable!("handled above"),
         };
+        keep(&descriptor)?;
+        // The source may not answer.
+        let source = Arc::new(SourceFile::unasked(File::from(descriptor)));
+        let unasked = Arc::clone(&source);
+        self.run_aside(node.id, move |_| unasked.open_directly());
         if writable {
             node.file.writer_came();
         }
@@ -133,4 +143,12 @@ impl Fs {
         self.handles.add_file(handle, OpenFile { node, source, content, writable, changed, looked });
         Ok(())
     }
+}
+
+/// Which file a descriptor has open, as far as is known here: its source may not answer.
+fn unasked_key(descriptor: BorrowedFd<'_>) -> Option<SourceKey> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = rustix::fs::statx(descriptor, "", flags, StatxFlags::INO).ok()?;
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    Some(SourceKey { device, inode: stat.stx_ino })
 }

@@ -32,15 +32,20 @@ impl Fs {
         found
     }
 
+    /// Lets go of what is kept for callers that will not come back.
+    pub fn tidy(&self) {
+        self.bounced.tidy();
+    }
+
     /// The answer to a request about `id` that may be one of several for the same call: the kernel asks for attributes
     /// and rights of what is on the way.
     pub fn once<R>(&self, id: u64, caller: &Caller, result: Result<R, FsError>) -> Result<R, FsError> {
-        self.once_for(id, caller, Purpose::Read, result)
+        self.once_for(id, caller, Purpose::Unknown, result)
     }
 
     /// The answer to the last request of a call.
     pub fn last<R>(&self, id: u64, caller: &Caller, result: Result<R, FsError>) -> Result<R, FsError> {
-        self.last_of(id, caller, Purpose::Read, result)
+        self.last_of(id, caller, Purpose::Unknown, result)
     }
 
     /// As [`Fs::last`]. `purpose` is what the next lookups of the caller are for, if there are any.

@@ -120,3 +120,45 @@ fn a_store_that_ends_answers_everyone() {
         }
     }
 }
+
+/// What is written to at this moment may be of two contents, and its times need not tell: one long write moves them when
+/// it begins.
+#[test]
+fn nothing_is_kept_of_what_somebody_has_open_for_writing() {
+    let folder = Folder::new();
+    let model = folder.model(1, 10 * MIB);
+    folder.settle();
+    let store = store(64 * MIB);
+    let writer = std::fs::OpenOptions::new().write(true).open(&model.path).unwrap();
+    load(&store, &model);
+    store.complete(&open(&store, &model.source()).generation);
+    assert_eq!(occupied(&store), 0);
+    drop(writer);
+    let opened = open(&store, &model.source());
+    store.complete(&opened.generation);
+    eventually("all of it is there", || opened.generation.is_complete());
+    load(&store, &model);
+    agrees(&store);
+    drop(opened);
+    store.stop();
+}
+
+#[test]
+fn what_the_policy_wrongly_takes_for_resident_is_read_all_the_same() {
+    let folder = Folder::new();
+    let model = folder.model(1, 10 * MIB);
+    folder.settle();
+    let store = store(64 * MIB);
+    let opened = open(&store, &model.source());
+    store.register(&opened.generation);
+    store.residency.lock().filled(opened.generation.file_id(), 0..3, store.now());
+    let range = MIB..5 * MIB;
+    model.check(&range, &read(&store, &opened, range.clone()).unwrap());
+    eventually("all of it is there", || {
+        store.complete(&opened.generation);
+        opened.generation.is_complete()
+    });
+    agrees(&store);
+    drop(opened);
+    store.stop();
+}

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::mount::{MntFlags, umount2};
+use rustix::fs::{SeekFrom, copy_file_range, seek};
 use weightfs_tests::Mount;
 use weightfs_tests::data;
 use weightfs_tests::maps::{Map, MapKind};
@@ -191,6 +192,23 @@ fn whoever_holds_a_file_keeps_what_it_opened_however_it_is_changed() {
         for map in maps {
             assert_eq!(data::check(60, 0, &map.to_vec()), Ok(()), "{what}: a mapping");
         }
+        let copy = mount.join("copy");
+        copy_by_kernel(&held, &copy);
+        assert_eq!(data::check(60, 0, &fs::read(&copy).expect("read")), Ok(()), "{what}: a copy of an open file");
+        let [data, hole] = [SeekFrom::Data(0), SeekFrom::Hole(0)].map(|from| seek(&held, from));
+        assert_eq!((data, hole), (Ok(0), Ok(SIZE)), "{what}: data and holes of an open file");
     }
     mount.stop();
+}
+
+/// As `cp` does it.
+fn copy_by_kernel(from: &File, to: &Path) {
+    let to = File::create(to).expect("create");
+    let (mut read_at, mut write_at) = (0, 0);
+    while read_at < SIZE {
+        let left = (SIZE - read_at) as usize;
+        let copied =
+            copy_file_range(from, Some(&mut read_at), &to, Some(&mut write_at), left).expect("copy_file_range");
+        assert!(copied > 0, "it ended after {read_at} bytes");
+    }
 }

@@ -1,15 +1,16 @@
 //! Nothing outside the source can be reached through the mount.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use weightfs_tests::Mount;
 use weightfs_tests::actor::ALICE;
 use weightfs_tests::compare::outcome;
 use weightfs_tests::data;
-use weightfs_tests::system::temporary_folder;
+use weightfs_tests::system::{temporary_folder, wait_until};
 
 use crate::{can_be_several_users, can_mount};
 
@@ -117,5 +118,29 @@ fn links_are_followed_when_asked_for_and_owned_by_whom_one_trusts() {
     assert_eq!((trusted.len(), data::check(4, 0, &trusted)), (3 << 20, Ok(())));
     let lora = fs::read(mount.join("drive/lora.safetensors")).expect("read");
     assert_eq!((lora.len(), data::check(5, 0, &lora)), (3 << 20, Ok(())));
+    mount.stop();
+}
+
+#[test]
+fn a_followed_link_leads_to_where_its_file_has_moved() {
+    if !can_mount() {
+        return;
+    }
+    let (source, outside) = (temporary_folder("source"), temporary_folder("outside"));
+    let link = source.path().join("link");
+    fs::write(outside.path().join("file"), "text").expect("write");
+    fs::create_dir(outside.path().join("below")).expect("mkdir");
+    symlink(outside.path().join("file"), &link).expect("link");
+    let mount = Mount::start(source.path(), &["--ram", "64M", "--follow-symlinks"]);
+    let path = mount.join("link");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "text");
+    fs::rename(outside.path().join("file"), outside.path().join("below/file")).expect("rename");
+    let new = source.path().join("new");
+    symlink(outside.path().join("below/file"), &new).expect("link");
+    fs::rename(&new, &link).expect("rename");
+    assert!(wait_until(Duration::from_secs(5), || fs::metadata(&path).is_ok_and(|found| found.is_file())));
+    let mode = fs::Permissions::from_mode(0o640);
+    fs::set_permissions(&path, mode).expect("chmod");
+    assert_eq!(fs::read_to_string(&path).expect("read"), "text");
     mount.stop();
 }

@@ -3,10 +3,12 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
 use rustix::io::Errno;
 use weightfs_tests::compare::outcome;
+use weightfs_tests::requirements::{Need, met};
 use weightfs_tests::system::temporary_folder;
 use weightfs_tests::{Mount, Pair};
 
@@ -232,5 +234,30 @@ fn a_directory_that_gets_the_number_of_a_removed_one_is_another() {
         drop(named);
     }
     println!("{reused} numbers came again");
+    mount.stop();
+}
+
+/// The end of the old one is told twice to the kernel, the second time when the new one is there.
+#[test]
+fn what_is_mounted_on_a_folder_that_was_made_anew_stays() {
+    if !can_mount() || !met(&[Need::Root]) {
+        return;
+    }
+    let (source, other) = (temporary_folder("source"), temporary_folder("other"));
+    fs::write(other.path().join("inside"), "inside").expect("write");
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let folder = mount.join("folder");
+    fs::create_dir(&folder).expect("mkdir");
+    fs::read_dir(mount.path()).expect("list").count();
+    for _ in 0..3 {
+        fs::remove_dir(&folder).expect("rmdir");
+        fs::create_dir(&folder).expect("mkdir");
+        let plain = None::<&str>;
+        nix::mount::mount(Some(other.path()), &folder, plain, nix::mount::MsFlags::MS_BIND, plain).expect("mount");
+        std::thread::sleep(Duration::from_millis(700));
+        let inside = fs::read_to_string(folder.join("inside"));
+        nix::mount::umount2(&folder, nix::mount::MntFlags::MNT_DETACH).expect("it is mounted still");
+        assert_eq!(inside.expect("read"), "inside");
+    }
     mount.stop();
 }

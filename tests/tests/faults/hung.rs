@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::sync::mpsc::{TryRecvError, channel};
 
+use nix::mount::{MntFlags, MsFlags, umount2};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use weightfs_tests::Mount;
@@ -210,5 +211,49 @@ fn another_worker_begins_while_the_source_does_not_answer() {
     let bytes = read_at(&stream, MIB, 1 << 20).expect("a handle of the worker before");
     assert_eq!(data::check(2, MIB, &bytes), Ok(()));
     drop(stream);
+    mount.stop();
+}
+
+/// Gone with this value.
+struct Below(std::path::PathBuf);
+
+impl Drop for Below {
+    fn drop(&mut self) {
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
+}
+
+/// A client asks for a name in a folder that does not answer, so that the kernel holds the lock of that folder. What it
+/// is to forget of the others it forgets all the same.
+#[test]
+fn changes_are_told_while_a_folder_below_does_not_answer() {
+    if !can_mount() {
+        return;
+    }
+    let (_folder, faulty) = faulty(&[("stuck.safetensors", 1, 8 * MIB)]);
+    let source = temporary_folder("source");
+    fs::write(source.path().join("local"), b"before").expect("write");
+    let below = source.path().join("below");
+    fs::create_dir(&below).expect("mkdir");
+    nix::mount::mount(Some(faulty.path()), &below, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bind");
+    let _below = Below(below);
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let local = mount.join("local");
+    fs::metadata(mount.join("below/stuck.safetensors")).expect("it answers at first");
+    assert_eq!(fs::metadata(&local).expect("stat").len(), 6);
+    let hang = faulty.hang(Rule::on(&[], Fault::Hang));
+    let absent = mount.join("below/absent");
+    let asks = std::thread::spawn(move || fs::metadata(absent).map(drop));
+    assert!(wait_until(PATIENCE, || faulty.hanging() > 0), "somebody waits for the folder");
+
+    // The next one makes the kernel forget everything, and does not know yet what has changed.
+    let worker = mount.status().number("/worker/pid");
+    kill(Pid::from_raw(worker as i32), Signal::SIGKILL).expect("kill the worker");
+    fs::write(source.path().join("local"), b"behind the mount").expect("write");
+    let seen = wait_until(PATIENCE, || fs::metadata(&local).is_ok_and(|found| found.len() == 16));
+    drop(hang);
+    assert!(seen, "the old size is shown still");
+    let answer = asks.join().expect("no panic");
+    assert_eq!(answer.map_err(|error| error.kind()), Err(std::io::ErrorKind::NotFound));
     mount.stop();
 }
