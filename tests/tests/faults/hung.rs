@@ -232,15 +232,20 @@ fn changes_are_told_while_a_folder_below_does_not_answer() {
     }
     let (_folder, faulty) = faulty(&[("stuck.safetensors", 1, 8 * MIB)]);
     let source = temporary_folder("source");
-    fs::write(source.path().join("local"), b"before").expect("write");
+    let locals = |folder: &std::path::Path| (0..32).map(|n| folder.join(format!("local-{n}"))).collect::<Vec<_>>();
+    let write_all = |text: &str| locals(source.path()).iter().for_each(|path| fs::write(path, text).expect("write"));
+    write_all("before");
     let below = source.path().join("below");
     fs::create_dir(&below).expect("mkdir");
     nix::mount::mount(Some(faulty.path()), &below, None::<&str>, MsFlags::MS_BIND, None::<&str>).expect("bind");
     let _below = Below(below);
     let mount = Mount::start(source.path(), &["--ram", "64M"]);
-    let local = mount.join("local");
+    let are_long = |length| {
+        let sizes = locals(mount.path()).into_iter().map(|path| fs::metadata(path).expect("stat").len());
+        sizes.filter(|size| *size == length).count() == 32
+    };
     fs::metadata(mount.join("below/stuck.safetensors")).expect("it answers at first");
-    assert_eq!(fs::metadata(&local).expect("stat").len(), 6);
+    assert!(are_long(6));
     let hang = faulty.hang(Rule::on(&[], Fault::Hang));
     let absent = mount.join("below/absent");
     let asks = std::thread::spawn(move || fs::metadata(absent).map(drop));
@@ -249,10 +254,10 @@ fn changes_are_told_while_a_folder_below_does_not_answer() {
     // The next one makes the kernel forget everything, and does not know yet what has changed.
     let worker = mount.status().number("/worker/pid");
     kill(Pid::from_raw(worker as i32), Signal::SIGKILL).expect("kill the worker");
-    fs::write(source.path().join("local"), b"behind the mount").expect("write");
-    let seen = wait_until(PATIENCE, || fs::metadata(&local).is_ok_and(|found| found.len() == 16));
+    write_all("behind the mount");
+    let seen = wait_until(PATIENCE, || are_long(16));
     drop(hang);
-    assert!(seen, "the old size is shown still");
+    assert!(seen, "old sizes are shown still");
     let answer = asks.join().expect("no panic");
     assert_eq!(answer.map_err(|error| error.kind()), Err(std::io::ErrorKind::NotFound));
     mount.stop();
