@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Resource, Rlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::error::{BenchError, Doing, Result};
 use crate::process;
@@ -15,8 +15,8 @@ use crate::weightfs::detach_below;
 /// Where the Makefile builds it, seen from the folder of this program.
 const BUILT: &str = "../bench-tools/passthrough_ll";
 
-/// More than any scenario has files.
-const DESCRIPTORS: u64 = 1 << 19;
+/// Descriptors for everything but files.
+const SPARE: u64 = 1000;
 
 /// How long it may take to be mounted or gone.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -37,6 +37,14 @@ fn find(program: &Path) -> std::result::Result<PathBuf, String> {
         .ok_or_else(|| "passthrough_ll of libfuse is not built (the package libfuse3-dev, and 'make bench')".to_owned())
 }
 
+/// Lets it keep a descriptor of each of `files`, as it does of every file that the kernel knows, or says why it cannot.
+pub fn can_hold(files: u64) -> std::result::Result<(), String> {
+    let (limit, wanted) = (getrlimit(Resource::Nofile), files + SPARE);
+    let [current, maximum] = [limit.current, limit.maximum].map(|limit| limit.map(|limit| limit.max(wanted)));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })
+        .map_err(|error| format!("it needs {wanted} descriptors, which 'ulimit -n' does not allow here: {error}"))
+}
+
 impl Passthrough {
     /// With the page cache kept between opens: what serves its readers best.
     pub fn mount(program: &Path, source: &Path, mountpoint: &Path) -> Result<Self> {
@@ -55,10 +63,6 @@ impl Passthrough {
             .spawn()
             .doing(what)?;
         let mounted = Self { child, mountpoint: mountpoint.to_owned() };
-        // It keeps a descriptor of every file that the kernel knows, and does not ask for so many itself.
-        let limit = Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) };
-        rustix::process::prlimit(Pid::from_raw(mounted.child.id() as i32), Resource::Nofile, limit)
-            .doing(|| "raise the limit of descriptors of passthrough_ll".to_owned())?;
         let start = Instant::now();
         while device(mountpoint)? == before {
             if start.elapsed() > PATIENCE {

@@ -142,7 +142,10 @@ impl Bench {
                 Some("this machine is set so already".to_owned())
             }
             Job::Load(load) => self.readers.has(load.reader).err(),
-            Job::Walk(walk::Walk { through: walk::Through::Passthrough, .. }) => passthrough::of_this_program().err(),
+            Job::Walk(walk::Walk { through: walk::Through::Passthrough, .. }) => {
+                let files = self.library.sizes.small_files as u64;
+                passthrough::of_this_program().and_then(|_| passthrough::can_hold(files)).err()
+            }
             _ => None,
         }
     }
