@@ -4,7 +4,7 @@
 //! must not meet another file.
 
 use std::collections::HashMap;
-use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -45,7 +45,8 @@ pub struct OpenFile {
 #[derive(Debug)]
 pub struct OpenDirectory {
     pub node: Arc<Node>,
-    pub file: File,
+    /// All handles of a directory share one.
+    pub file: Arc<OwnedFd>,
     /// Its entries as they were when it was last read from the start.
     pub entries: Mutex<Option<Arc<Vec<DirectoryEntry>>>>,
 }

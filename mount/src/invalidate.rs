@@ -98,7 +98,8 @@ fn run(fs: &Arc<Fs>, kernel: &Arc<Kernel>, causes: &Receiver<Cause>) {
                 fs.tidy();
                 continue;
             }
-            Ok(Cause::Changed(Change::Everything)) => fs.everything().into_iter().map(Work::Tell).collect(),
+            // Nothing of it must be looked at first.
+            Ok(Cause::Changed(all @ Change::Everything)) => fs.expiries(all).into_iter().map(Work::Tell).collect(),
             Ok(Cause::Changed(change)) => vec![Work::Look(change)],
             Ok(Cause::Residency(generation)) => fs.residency_changed(&generation).into_iter().map(Work::Tell).collect(),
         };

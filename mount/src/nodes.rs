@@ -190,14 +190,15 @@ impl Node {
         Ok(())
     }
 
-    /// Remembers a descriptor of the file while somebody has it open.
-    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<(), Errno> {
+    /// Remembers a descriptor of the file while somebody has it open: `fd`, or the one of who has opened it before.
+    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<OwnedFd>, Errno> {
         let mut kept = self.kept.lock();
-        if kept.fd.is_none() {
-            kept.fd = Some(Arc::new(fd()?));
-        }
+        let remembered = match &kept.fd {
+            Some(fd) => Arc::clone(fd),
+            None => Arc::clone(kept.fd.insert(Arc::new(fd()?))),
+        };
         kept.opens += 1;
-        Ok(())
+        Ok(remembered)
     }
 
     pub fn closed(&self) {
@@ -328,8 +329,8 @@ impl Nodes {
                     Arc::clone(known.get())
                 }
                 Entry::Occupied(known) => {
-                    // A link that leads to where it has moved.
-                    if origin.is_some() {
+                    // A link may lead to where it has moved, or the file has come into the source itself.
+                    if id != ROOT {
                         *known.get().origin.lock() = origin;
                     }
                     Arc::clone(known.get())
@@ -379,11 +380,9 @@ impl Nodes {
 
     /// The paths at which a node may be found, the likeliest first, each beneath its base.
     pub fn paths(&self, node: &Node) -> Vec<(Arc<SourceRoot>, PathBuf)> {
-        if let Some(origin) = node.origin() {
-            return origin.base.root().map(|base| (base, origin.path)).into_iter().collect();
-        }
-        let names = node.names().into_iter().rev();
-        names.filter_map(|name| self.path_of(name)).filter_map(|(base, path)| Some((base.root()?, path))).collect()
+        let own = node.origin().map(|Origin { base, path }| (base, path));
+        let named = node.names().into_iter().rev().filter_map(|name| self.path_of(name));
+        own.into_iter().chain(named).filter_map(|(base, path)| Some((base.root()?, path))).collect()
     }
 
     fn path_of(&self, name: Name) -> Option<(Base, PathBuf)> {

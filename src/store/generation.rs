@@ -13,12 +13,12 @@ use super::extents::Extents;
 use super::memory::Course;
 use super::touched::Touched;
 use super::waiters::Waiters;
+use super::writers::Writers;
 use crate::arena::ArenaFile;
 use crate::fill::{Cancel, Engine, JobId, SourceFile};
 use crate::format::TensorMap;
 use crate::ids::{ExtentIndex, FileId, GenerationId, SourceIdentity, Timestamp};
 use crate::journal::{Legacy, Parked, Record};
-use crate::sys::lease;
 use crate::units::{extent_bytes, extent_count};
 
 /// How long a generation is believed to be the source's content without another look.
@@ -63,8 +63,7 @@ pub struct Generation {
     dead: AtomicBool,
     /// Until when it is believed to be the source's content, in milliseconds.
     believed: AtomicU64,
-    /// Taken by whoever looks for writers of the source, or holds them off.
-    writers: Mutex<()>,
+    writers: Writers,
     /// Open handles of any kind.
     pub(super) handles: AtomicU32,
     /// Open passthrough handles. Held while extents are evicted, so that none is opened meanwhile.
@@ -115,7 +114,7 @@ impl Generation {
             identity: Mutex::new(identity),
             dead: AtomicBool::new(false),
             believed: AtomicU64::new(now.map_or(0, |now| now + TRUST_MILLISECONDS)),
-            writers: Mutex::default(),
+            writers: Writers::default(),
             handles: AtomicU32::new(0),
             passthrough: Mutex::new(0),
             marked_held: AtomicBool::new(false),
@@ -313,16 +312,13 @@ impl Generation {
     /// Whether somebody has the source open for writing, or mapped so. What is written then may show in no time that comes
     /// later: one long write moves them once, when it begins. False where the file system does not tell.
     pub(super) fn is_written(&self) -> bool {
-        // Who holds writers off does not need long.
-        let Some(_looking) = self.writers.try_lock() else { return true };
-        lease::without_writers(self.source.file()).is_ok_and(|lease| lease.is_none())
+        self.writers.are_there(self.source.file())
     }
 
     /// Runs `operation`, and tells it whether nobody can write to the source meanwhile.
     pub fn without_writers<R>(&self, operation: impl FnOnce(bool) -> R) -> R {
-        let looking = self.writers.try_lock();
-        let lease = looking.as_ref().and_then(|_| lease::without_writers(self.source.file()).ok().flatten());
-        operation(lease.is_some())
+        let held_off = self.writers.hold_off(self.source.file());
+        operation(held_off.is_some())
     }
 
     /// What is known of the source, looked up at most a few times a second. `now` in milliseconds.

@@ -32,6 +32,7 @@ mod steer;
 mod touched;
 mod traced;
 mod waiters;
+mod writers;
 
 #[cfg(test)]
 mod tests;

@@ -54,6 +54,7 @@ impl Store {
         let present = state.runs();
         free_all_but(&arena, &present, extent_count(identity.size))?;
         let source = Arc::new(SourceFile::unasked(source.into()));
+        // The process that shared it may have ended within.
         lease::give_back(source.file());
         let unasked = Arc::clone(&source);
         let (occupied, legacy) = (Arc::clone(&self.occupied), Arc::clone(&self.legacy));

@@ -19,36 +19,32 @@ static SIGNAL_IGNORED: Once = Once::new();
 /// memfd does not count its own writer). The lease is given back at once: who relies on the answer must keep others
 /// from opening the file meanwhile.
 pub fn sole_user(file: &File) -> io::Result<bool> {
-    Ok(take(file, libc::F_WRLCK)?.is_some())
-}
-
-/// While this lives, whoever opens the file for writing waits.
-#[derive(Debug)]
-pub struct Lease<'a>(&'a File);
-
-impl Drop for Lease<'_> {
-    fn drop(&mut self) {
-        give_back(self.0);
+    let granted = take(file, libc::F_WRLCK)?;
+    if granted {
+        give_back(file);
     }
+    Ok(granted)
 }
 
-/// Holds writers off a file that is open for reading only. None where there are some already, with mappings counted.
+/// Has whoever opens a file for writing wait until the lease is given back; `file` must be open for reading only. False
+/// where somebody has it open for writing, or mapped so.
 ///
-/// A descriptor has one lease: who takes it twice gives it back with the first.
+/// A descriptor has one lease, however often it is taken.
 ///
 /// # Errors
 /// Where the file system has no leases, and for files of others without CAP_LEASE.
-pub fn without_writers(file: &File) -> io::Result<Option<Lease<'_>>> {
+pub fn hold_writers_off(file: &File) -> io::Result<bool> {
     take(file, libc::F_RDLCK)
 }
 
-/// Gives back the lease of a descriptor, if there is one: an earlier process that shared it may have ended within.
+/// Gives back the lease of a descriptor, if there is one.
 pub fn give_back(file: &File) {
     // SAFETY: F_SETLEASE takes an integer and touches no memory of ours; the descriptor is open for the whole call.
     unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
 }
 
-fn take(file: &File, kind: i32) -> io::Result<Option<Lease<'_>>> {
+/// Whether the kernel grants it.
+fn take(file: &File, kind: i32) -> io::Result<bool> {
     SIGNAL_IGNORED.call_once(|| {
         // SAFETY: no handler is installed that could run at a bad moment, and nothing here waits for this signal.
         if let Err(error) = unsafe { signal(Signal::SIGIO, SigHandler::SigIgn) } {
@@ -57,10 +53,10 @@ fn take(file: &File, kind: i32) -> io::Result<Option<Lease<'_>>> {
     });
     // SAFETY: as in `give_back`.
     if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, kind) } == 0 {
-        return Ok(Some(Lease(file)));
+        return Ok(true);
     }
     match io::Error::last_os_error() {
-        error if error.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+        error if error.raw_os_error() == Some(libc::EAGAIN) => Ok(false),
         error => Err(error),
     }
 }
@@ -86,23 +82,6 @@ mod tests {
             }
         });
         assert!(sole_user(named.as_file()).unwrap());
-    }
-
-    #[test]
-    fn writers_are_seen_and_held_off() {
-        let named = tempfile::NamedTempFile::new().unwrap();
-        let reader = File::open(named.path()).unwrap();
-        assert!(without_writers(&reader).unwrap().is_none(), "the temporary file is open for writing");
-        let path = named.into_temp_path();
-        let lease = without_writers(&reader).unwrap().expect("nobody writes");
-        let (send, opened) = std::sync::mpsc::channel();
-        std::thread::scope(|scope| {
-            scope.spawn(|| send.send(std::fs::OpenOptions::new().write(true).open(&path).map(drop)).unwrap());
-            let waits = opened.recv_timeout(std::time::Duration::from_millis(200));
-            drop(lease);
-            assert!(waits.is_err(), "it was opened for writing meanwhile");
-            opened.recv().unwrap().expect("it only had to wait");
-        });
     }
 
     #[test]

@@ -90,9 +90,7 @@ impl ControlClient {
     /// The first mountpoint of a daemon is found by its name in `dirs`, also while the mount itself hangs or is dead;
     /// any other path by asking the filesystem.
     pub fn of_path(path: &Path, dirs: &[RuntimeDir]) -> Result<Self, FindError> {
-        let name = daemon_name(path);
-        let by_name = dirs.iter().map(|dir| Self::new(dir.socket(&name))).find(Self::is_alive);
-        if let Some(client) = by_name {
+        if let Some(client) = Self::by_name(path, dirs) {
             return Ok(client);
         }
         let mut value = [0; 4096];
@@ -110,10 +108,14 @@ impl ControlClient {
         let serves = |client: &Self| {
             client.status().is_ok_and(|status| status.mounts.iter().any(|mount| mount.mountpoint == mountpoint))
         };
+        let any = || dirs.iter().flat_map(RuntimeDir::sockets).map(Self::new).find(serves);
+        Self::by_name(mountpoint, dirs).or_else(any)
+    }
+
+    /// The daemon whose first mountpoint is `mountpoint`.
+    fn by_name(mountpoint: &Path, dirs: &[RuntimeDir]) -> Option<Self> {
         let name = daemon_name(mountpoint);
-        let by_name = dirs.iter().map(|dir| Self::new(dir.socket(&name)));
-        let others = dirs.iter().flat_map(RuntimeDir::sockets).map(Self::new);
-        by_name.filter(Self::is_alive).chain(others.filter(serves)).next()
+        dirs.iter().map(|dir| Self::new(dir.socket(&name))).find(Self::is_alive)
     }
 
     /// The one daemon that lives in `dirs`. Sockets that dead daemons of this user left there are removed.

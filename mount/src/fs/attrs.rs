@@ -88,7 +88,8 @@ impl Fs {
         let open = handle.map(|handle| self.handles.file(handle)).transpose()?.filter(|file| file.writable);
         match open {
             Some(file) => rustix::fs::ftruncate(file.source.file(), size)?,
-            None => rustix::fs::ftruncate(reopen(located, OFlags::WRONLY | OFlags::NONBLOCK)?, size)?,
+            // Not O_NONBLOCK: for who holds writers off it is a moment, and else the error would be the client's.
+            None => rustix::fs::ftruncate(reopen(located, OFlags::WRONLY)?, size)?,
         }
         // Whoever opened it in between saw content that was still being changed.
         self.store.invalidate(node.key.device, node.key.inode);

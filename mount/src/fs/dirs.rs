@@ -43,8 +43,8 @@ impl Fs {
         if let Some(watcher) = &self.watcher {
             watcher.watch(node.id, located.as_fd());
         }
-        let file = crate::source::reopen(located.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?;
-        node.opened(|| file.as_fd().try_clone_to_owned().map_err(|_| rustix::io::Errno::MFILE))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let file = node.opened(|| Ok(crate::source::reopen(located.as_fd(), flags)?.into()))?;
         let watched = self.watcher.as_ref().is_some_and(|watcher| watcher.watches(node.id));
         let closed = Arc::clone(&node);
         let handle = self.handles.number();

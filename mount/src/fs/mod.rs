@@ -227,13 +227,8 @@ impl Fs {
                 expiries
             }
             watch::Change::Directory(id) => vec![Expiry::Node { id, pages: true }],
-            watch::Change::Everything => self.everything(),
+            watch::Change::Everything => self.nodes.everything(),
         }
-    }
-
-    /// All that the kernel may believe.
-    pub fn everything(&self) -> Vec<Expiry> {
-        self.nodes.everything()
     }
 
     /// Whether nothing has this name any more.

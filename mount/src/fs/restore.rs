@@ -100,14 +100,13 @@ impl Fs {
 
     fn restore_handle(self: &Arc<Self>, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
         let node = self.nodes.get(opened.node)?;
-        let keep = |descriptor: &OwnedFd| {
-            node.opened(|| descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE))?;
+        let keep = |descriptor: OwnedFd| {
+            let file = node.opened(|| Ok(descriptor))?;
             self.opens.lock().insert(opened.unique, handle);
-            Ok::<_, FsError>(())
+            Ok::<_, FsError>(file)
         };
         if opened.kind == HandleKind::Directory {
-            keep(&descriptor)?;
-            let file = File::from(descriptor);
+            let file = keep(descriptor)?;
             self.handles.add_directory(handle, OpenDirectory { node, file, entries: Mutex::default() });
             return Ok(());
         }
@@ -131,7 +130,7 @@ impl Fs {
             HandleKind::Source { cached } => Content::Source { cached },
             HandleKind::Directory => unreachable!("handled above"),
         };
-        keep(&descriptor)?;
+        keep(descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE)?)?;
         // The source may not answer.
         let source = Arc::new(SourceFile::unasked(File::from(descriptor)));
         let unasked = Arc::clone(&source);

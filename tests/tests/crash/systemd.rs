@@ -75,7 +75,7 @@ impl Systemd {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .expect("run unshare");
+            .expect("run sh");
         let children = format!("/proc/{id}/task/{id}/children", id = process.id());
         let mut first = None;
         wait_until(PATIENCE, || {

@@ -140,7 +140,12 @@ fn a_followed_link_leads_to_where_its_file_has_moved() {
     fs::rename(&new, &link).expect("rename");
     assert!(wait_until(Duration::from_secs(5), || fs::metadata(&path).is_ok_and(|found| found.is_file())));
     let mode = fs::Permissions::from_mode(0o640);
-    fs::set_permissions(&path, mode).expect("chmod");
+    fs::set_permissions(&path, mode.clone()).expect("chmod");
     assert_eq!(fs::read_to_string(&path).expect("read"), "text");
+    let inside = mount.join("inside");
+    fs::rename(outside.path().join("below/file"), source.path().join("inside")).expect("rename");
+    assert!(wait_until(Duration::from_secs(5), || fs::metadata(&inside).is_ok_and(|found| found.is_file())));
+    fs::set_permissions(&inside, mode).expect("chmod");
+    assert_eq!(fs::read_to_string(&inside).expect("read"), "text");
     mount.stop();
 }
