@@ -1,7 +1,7 @@
 //! Nothing outside the source can be reached through the mount.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::Duration;
 
@@ -142,10 +142,13 @@ fn a_followed_link_leads_to_where_its_file_has_moved() {
     let mode = fs::Permissions::from_mode(0o640);
     fs::set_permissions(&path, mode.clone()).expect("chmod");
     assert_eq!(fs::read_to_string(&path).expect("read"), "text");
+    // The kernel knows it still, by its place.
+    let place = fs::OpenOptions::new().read(true).custom_flags(nix::libc::O_PATH).open(&path).expect("open");
     let inside = mount.join("inside");
     fs::rename(outside.path().join("below/file"), source.path().join("inside")).expect("rename");
     assert!(wait_until(Duration::from_secs(5), || fs::metadata(&inside).is_ok_and(|found| found.is_file())));
     fs::set_permissions(&inside, mode).expect("chmod");
     assert_eq!(fs::read_to_string(&inside).expect("read"), "text");
+    drop(place);
     mount.stop();
 }
