@@ -173,12 +173,12 @@ impl Driver {
         self.before_change(changed, false);
         let open = &self.open[slot];
         compare(act.apply(&open.plain), act.apply(&open.mount));
-        self.after_change(changed);
-        let open = &self.open[slot];
         if changed.is_some() && open.how == How::ReadWrite {
             let all = OnFile::Read { offset: 0, len: 16 << 20 };
             compare(all.apply(&open.plain), all.apply(&open.mount));
         }
+        // Which may close others, so that the slots are different ones.
+        self.after_change(changed);
     }
 
     /// Notes the content that those who have this file open may go on to see. Who writes sees every change that is
