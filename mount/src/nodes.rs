@@ -22,6 +22,7 @@ use weightfs::journal::{NodeState, Record};
 
 use crate::attr::SourceKey;
 use crate::error::FsError;
+use crate::fs::DirectoryState;
 use crate::invalidate::Expiry;
 use crate::ledger::{Ledger, Lookups};
 use crate::residents::FileState;
@@ -102,6 +103,8 @@ pub struct Node {
     kept: Mutex<Kept>,
     /// What only regular files have.
     pub file: FileState,
+    /// And only directories.
+    pub directory: DirectoryState,
 }
 
 #[derive(Debug, Default)]
@@ -124,6 +127,7 @@ impl Node {
             ledger,
             kept: Mutex::default(),
             file: FileState::default(),
+            directory: DirectoryState::default(),
         }
     }
 
@@ -191,14 +195,13 @@ impl Node {
     }
 
     /// Remembers a descriptor of the file while somebody has it open: `fd`, or the one of who has opened it before.
-    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<OwnedFd>, Errno> {
+    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<(), Errno> {
         let mut kept = self.kept.lock();
-        let remembered = match &kept.fd {
-            Some(fd) => Arc::clone(fd),
-            None => Arc::clone(kept.fd.insert(Arc::new(fd()?))),
-        };
+        if kept.fd.is_none() {
+            kept.fd = Some(Arc::new(fd()?));
+        }
         kept.opens += 1;
-        Ok(remembered)
+        Ok(())
     }
 
     pub fn closed(&self) {

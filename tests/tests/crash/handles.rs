@@ -1,5 +1,6 @@
 //! Files that are open while the worker is killed, of every kind, and what becomes of them.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, Write};
 use std::os::fd::AsRawFd;
@@ -67,6 +68,32 @@ fn open_files_go_on() {
     assert_eq!(data::check(5, 0, &whole("replaced")), Ok(()));
     drop((files, maps, small, written));
     assert!(answers(&mount));
+    mount.stop();
+}
+
+/// A listing goes on where it was: nothing is missed and nothing comes twice.
+#[test]
+fn listings_go_on() {
+    if !can_take_over() {
+        return;
+    }
+    let source = temporary_folder("source");
+    let all: Vec<OsString> = (0..3000).map(|number| format!("model-{number:04}.safetensors").into()).collect();
+    for name in &all {
+        fs::write(source.path().join(name), b"x").expect("write");
+    }
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let mut listing = fs::read_dir(mount.path()).expect("open a directory");
+    let mut names = Vec::new();
+    for kills in 1..=3 {
+        let some = listing.by_ref().take(700).map(|entry| entry.expect("entry").file_name());
+        names.extend(some);
+        assert_eq!(names.len(), kills * 700);
+        kill_worker(&mount);
+    }
+    names.extend(listing.map(|entry| entry.expect("entry").file_name()));
+    names.sort();
+    assert_eq!(names, all);
     mount.stop();
 }
 

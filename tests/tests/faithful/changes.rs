@@ -12,10 +12,7 @@ use weightfs_tests::maps::{Map, MapKind};
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
 use weightfs_tests::{Mount, Pair};
 
-use crate::{SMALL, can_mount};
-
-/// A second, and what a busy machine may add to it.
-const SOON: Duration = Duration::from_millis(1500);
+use crate::{SMALL, SOON, can_mount};
 
 /// Reads all of `path` in each of the ways that programs have.
 fn read_every_way(path: &Path) -> [Vec<u8>; 3] {
