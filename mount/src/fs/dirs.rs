@@ -90,6 +90,15 @@ impl DirectoryEntry<'_> {
 pub struct Listing<'a> {
     node: &'a Node,
     file: BorrowedFd<'a>,
+    /// They are the entries of what has taken its place.
+    of_successor: bool,
+}
+
+/// A directory that was opened to read its entries, or what has taken its place.
+struct ToList {
+    node: Arc<Node>,
+    file: File,
+    of_successor: bool,
 }
 
 impl Fs {
@@ -102,13 +111,14 @@ impl Fs {
         caller: &Caller,
         mut each: impl FnMut(&Listing<'_>, &DirectoryEntry<'_>) -> bool,
     ) -> Result<(), FsError> {
-        let (node, file) = self.to_list(id, position == 0, caller)?;
+        let ToList { node, file, of_successor } = self.to_list(id, position == 0, caller)?;
         // Watched before it is read, so that no change falls in between.
-        let watched = self.watcher.as_ref().is_some_and(|watcher| {
-            watcher.watch(node.id, file.as_fd());
-            watcher.watches(node.id)
-        });
-        let listing = Listing { node: &node, file: file.as_fd() };
+        let is_told = !of_successor
+            && self.watcher.as_ref().is_some_and(|watcher| {
+                watcher.watch(node.id, file.as_fd());
+                watcher.watches(node.id)
+            });
+        let listing = Listing { node: &node, file: file.as_fd(), of_successor };
         let (mut any, mut subdirectories) = (false, Vec::new());
         let mut full = |entry: &DirectoryEntry<'_>| {
             let full = each(&listing, entry);
@@ -131,8 +141,8 @@ impl Fs {
                 });
             })
         };
-        if !watched {
-            // The kernel keeps the entries until it is told of a change. It has ended if nobody hears this.
+        if !is_told {
+            // The kernel keeps the entries until it is told of a change. The mount has ended if nobody hears this.
             let _ = self.expiries.send(Cause::Changed(watch::Change::Directory(node.id)));
         }
         self.walk_on(&node, position == 0, subdirectories);
@@ -141,16 +151,16 @@ impl Fs {
     }
 
     /// A directory, opened to read its entries.
-    fn to_list(&self, id: u64, from_start: bool, caller: &Caller) -> Result<(Arc<Node>, File), FsError> {
+    fn to_list(&self, id: u64, from_start: bool, caller: &Caller) -> Result<ToList, FsError> {
         for look in 0..LOOKS {
             let node = self.node(id).ok().filter(|node| node.kind.is_dir()).ok_or(Errno::NOENT)?;
-            let opened = match self.locate(&node) {
-                Ok((located, _)) => Some(reopen(located.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?),
-                Err(FsError::Stale) => self.successor(&node, from_start, caller),
+            let (opened, of_successor) = match self.locate(&node) {
+                Ok((located, _)) => (Some(reopen(located.as_fd(), OFlags::RDONLY | OFlags::DIRECTORY)?), false),
+                Err(FsError::Stale) => (self.successor(&node, from_start, caller), true),
                 Err(error) => return Err(error),
             };
             if let Some(file) = opened {
-                return Ok((node, file));
+                return Ok(ToList { node, file, of_successor });
             }
             if look + 1 < LOOKS {
                 std::thread::sleep(MOVING);
@@ -231,6 +241,8 @@ impl Fs {
             return Ok(Some(Entry { node, generation: 0, attr: Attr::of(&stat, node), ttl: Ttl::NONE }));
         }
         match self.plain_entry(listing.node, listing.file, entry.name) {
+            // For the kernel they lie in the directory that they do not lie in.
+            Ok(entry) if listing.of_successor => Ok(Some(Entry { ttl: Ttl::NONE, ..entry })),
             Ok(entry) => Ok(Some(entry)),
             Err(FsError::Source(Errno::NOENT)) => Ok(None),
             Err(error) => Err(error),
@@ -238,7 +250,7 @@ impl Fs {
     }
 
     pub fn fsyncdir(&self, id: u64, caller: &Caller) -> Result<(), FsError> {
-        Ok(rustix::fs::fsync(self.to_list(id, false, caller)?.1)?)
+        Ok(rustix::fs::fsync(self.to_list(id, false, caller)?.file)?)
     }
 }
 

@@ -108,7 +108,8 @@ fn a_folder_that_was_replaced_can_be_listed_all_the_time() {
     let mount = Mount::start(source.path(), &["--ram", "64M"]);
     let mut before = Vec::new();
     for round in 0..40 {
-        fs::rename(&folder, source.path().join(format!("aside-{round}"))).expect("rename");
+        let aside = format!("aside-{round}");
+        fs::rename(&folder, source.path().join(&aside)).expect("rename");
         fs::create_dir(&folder).expect("mkdir");
         // More than one answer holds, every second time.
         let after: Vec<_> = (0..if round % 2 == 0 { 3 } else { 700 }).map(name).collect();
@@ -123,6 +124,10 @@ fn a_folder_that_was_replaced_can_be_listed_all_the_time() {
         };
         assert!(wait_until(SOON, is_new), "round {round}");
         assert!(mount.join("loras").join(name(2)).exists());
+        // And nothing of it is seen in the old one.
+        let old = mount.join(&aside);
+        assert_eq!(old.join(name(600)).exists(), before.len() > 600, "round {round}");
+        assert!(wait_until(SOON, || names(&old).len() == before.len()), "round {round}");
         before = after;
     }
     mount.stop();
