@@ -9,7 +9,7 @@ use fuser::{
 
 use crate::backing::Backings;
 use crate::error::FsError;
-use crate::fs::{DirectoryEntry, Fs, Listing, OpenMode, OpenReply};
+use crate::fs::{DirectoryEntry, Fs, OpenMode, OpenReply};
 use crate::notice::expire_attributes;
 use crate::translate::attr;
 
@@ -94,27 +94,27 @@ pub fn reply_open(
     }
 }
 
-/// Adds an entry of a directory, looked up. True where it does not fit any more.
-pub fn add_full_entry(
-    reply: &mut ReplyDirectoryPlus,
-    fs: &Fs,
-    listing: &Listing<'_>,
-    entry: &DirectoryEntry<'_>,
-) -> bool {
-    match fs.entry_of(listing, entry) {
-        Ok(Some(found)) => {
-            let ttl = found.ttl.attr.min(found.ttl.entry);
-            let generation = Generation(found.generation.into());
-            let full = reply.add(INodeNo(found.node), entry.next, entry.name, &ttl, &attr(&found.attr), generation);
-            if full && !entry.is_dots() {
-                fs.forget(found.node, 1);
+/// Adds what follows the first `offset` of the `entries` of an open directory, each looked up, as far as it fits.
+pub fn add_full_entries(reply: &mut ReplyDirectoryPlus, fs: &Fs, handle: u64, offset: u64, entries: &[DirectoryEntry]) {
+    for (next, entry) in (offset + 1..).zip(entries.iter().skip(offset as usize)) {
+        let full = match fs.entry_in(handle, entry) {
+            Ok(Some(found)) => {
+                let ttl = found.ttl.attr.min(found.ttl.entry);
+                let generation = Generation(found.generation.into());
+                let full = reply.add(INodeNo(found.node), next, &entry.name, &ttl, &attr(&found.attr), generation);
+                if full && !entry.is_dots() {
+                    fs.forget(found.node, 1);
+                }
+                full
             }
-            full
-        }
-        Ok(None) => false,
-        Err(error) => {
-            tracing::debug!(%error, name = ?entry.name, "an entry cannot be looked up");
-            false
+            Ok(None) => false,
+            Err(error) => {
+                tracing::debug!(%error, name = ?entry.name, "an entry cannot be looked up");
+                false
+            }
+        };
+        if full {
+            return;
         }
     }
 }

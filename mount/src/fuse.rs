@@ -18,7 +18,7 @@ use rustix::fs::OFlags;
 use weightfs::predict::Access;
 use weightfs::store::LARGEST_READ;
 
-use crate::answer::{add_full_entry, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr};
+use crate::answer::{add_full_entries, errno, reply_attr, reply_empty, reply_entry, reply_open, reply_xattr};
 use crate::backing::Backings;
 use crate::fs::{Caller, Change, Fs, NewMode, OpenMode};
 use crate::translate::{attr, kind, timespec};
@@ -67,7 +67,6 @@ impl Filesystem for Adapter {
             InitFlags::FUSE_ATOMIC_O_TRUNC,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
-            InitFlags::FUSE_NO_OPENDIR_SUPPORT,
             InitFlags::FUSE_ASYNC_DIO,
             InitFlags::FUSE_AUTO_INVAL_DATA,
             InitFlags::FUSE_POSIX_ACL,
@@ -330,46 +329,57 @@ impl Filesystem for Adapter {
         self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fsync(handle.0, data_only)));
     }
 
-    /// To the kernel: that it needs not ask, for this directory and all others.
-    fn opendir(&self, _: &Request, _: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        reply.error(Errno::ENOSYS);
+    fn opendir(&self, request: &Request, node: INodeNo, _: OpenFlags, reply: ReplyOpen) {
+        let caller = caller(request);
+        self.fs.run(node.0, move |fs| match fs.last(node.0, &caller, fs.opendir(node.0, &caller)) {
+            Ok((handle, keep)) => {
+                let cached = FopenFlags::FOPEN_CACHE_DIR | FopenFlags::FOPEN_KEEP_CACHE;
+                reply.opened(FileHandle(handle), if keep { cached } else { FopenFlags::empty() });
+            }
+            Err(error) => reply.error(errno(&error)),
+        });
     }
 
-    fn readdir(&self, request: &Request, node: INodeNo, _: FileHandle, position: u64, mut reply: ReplyDirectory) {
-        let caller = caller(request);
-        self.fs.run(node.0, move |fs| {
-            let listed = fs.list(node.0, position, &caller, |listing, entry| {
-                reply.add(INodeNo(fs.number_of(listing, entry)), entry.next, kind(entry.kind), entry.name)
-            });
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
+    fn readdir(&self, _: &Request, node: INodeNo, handle: FileHandle, offset: u64, mut reply: ReplyDirectory) {
+        self.fs.run(node.0, move |fs| match fs.entries(handle.0, offset == 0) {
+            Ok(entries) => {
+                for (next, entry) in (offset + 1..).zip(entries.iter().skip(offset as usize)) {
+                    if reply.add(INodeNo(entry.inode), next, kind(entry.kind), &entry.name) {
+                        break;
+                    }
+                }
+                reply.ok();
             }
+            Err(error) => reply.error(errno(&error)),
         });
     }
 
     fn readdirplus(
         &self,
-        request: &Request,
-        node: INodeNo,
-        _: FileHandle,
-        position: u64,
+        _: &Request,
+        directory: INodeNo,
+        handle: FileHandle,
+        offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let caller = caller(request);
-        self.fs.run(node.0, move |fs| {
-            let listed =
-                fs.list(node.0, position, &caller, |listing, entry| add_full_entry(&mut reply, fs, listing, entry));
-            match listed {
-                Ok(()) => reply.ok(),
-                Err(error) => reply.error(errno(&error)),
+        self.fs.run(directory.0, move |fs| match fs.entries(handle.0, offset == 0) {
+            Ok(entries) => {
+                add_full_entries(&mut reply, fs, handle.0, offset, &entries);
+                reply.ok();
             }
+            Err(error) => reply.error(errno(&error)),
         });
     }
 
-    fn fsyncdir(&self, request: &Request, node: INodeNo, _: FileHandle, _: bool, reply: ReplyEmpty) {
-        let caller = caller(request);
-        self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fsyncdir(node.0, &caller)));
+    fn releasedir(&self, _: &Request, node: INodeNo, handle: FileHandle, _: OpenFlags, reply: ReplyEmpty) {
+        self.fs.run(node.0, move |fs| {
+            fs.releasedir(handle.0);
+            reply.ok();
+        });
+    }
+
+    fn fsyncdir(&self, _: &Request, node: INodeNo, handle: FileHandle, _: bool, reply: ReplyEmpty) {
+        self.fs.run_aside(node.0, move |fs| reply_empty(reply, fs.fsyncdir(handle.0)));
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {

@@ -1,17 +1,19 @@
-//! Open files by the number that the kernel gives back with every operation on them.
+//! Open files and directories by the number that the kernel gives back with every operation on them.
 //!
 //! Numbers are never used twice, not by later workers either: what the kernel asks again about a number that was closed
 //! must not meet another file.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use weightfs::fill::SourceFile;
 use weightfs::store::{Held, Opened};
 
 use crate::error::FsError;
+use crate::fs::DirectoryEntry;
 use crate::nodes::Node;
 
 /// Tables, by the low bits of the number: threads that look up different handles do not meet.
@@ -41,8 +43,23 @@ pub struct OpenFile {
 }
 
 #[derive(Debug)]
+pub struct OpenDirectory {
+    pub node: Arc<Node>,
+    /// All handles of a directory share one.
+    pub file: Arc<OwnedFd>,
+    /// Its entries as they were when it was last read from the start.
+    pub entries: Mutex<Option<Arc<Vec<DirectoryEntry>>>>,
+}
+
+#[derive(Clone, Debug)]
+enum Handle {
+    File(Arc<OpenFile>),
+    Directory(Arc<OpenDirectory>),
+}
+
+#[derive(Debug)]
 pub struct Handles {
-    shards: [RwLock<HashMap<u64, Arc<OpenFile>>>; SHARDS],
+    shards: [RwLock<HashMap<u64, Handle>>; SHARDS],
     count: AtomicUsize,
     next: AtomicU64,
 }
@@ -59,8 +76,16 @@ impl Handles {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    pub fn add(&self, number: u64, file: OpenFile) {
-        self.shard(number).write().insert(number, Arc::new(file));
+    pub fn add_file(&self, number: u64, file: OpenFile) {
+        self.add(number, Handle::File(Arc::new(file)));
+    }
+
+    pub fn add_directory(&self, number: u64, directory: OpenDirectory) {
+        self.add(number, Handle::Directory(Arc::new(directory)));
+    }
+
+    fn add(&self, number: u64, handle: Handle) {
+        self.shard(number).write().insert(number, handle);
         self.count.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -69,7 +94,17 @@ impl Handles {
     }
 
     pub fn file(&self, number: u64) -> Result<Arc<OpenFile>, FsError> {
-        self.shard(number).read().get(&number).cloned().ok_or(FsError::BadHandle)
+        match self.shard(number).read().get(&number) {
+            Some(Handle::File(file)) => Ok(Arc::clone(file)),
+            _ => Err(FsError::BadHandle),
+        }
+    }
+
+    pub fn directory(&self, number: u64) -> Result<Arc<OpenDirectory>, FsError> {
+        match self.shard(number).read().get(&number) {
+            Some(Handle::Directory(directory)) => Ok(Arc::clone(directory)),
+            _ => Err(FsError::BadHandle),
+        }
     }
 
     /// Takes a handle out of the table. Operations that are under way finish with it.
@@ -79,7 +114,7 @@ impl Handles {
         }
     }
 
-    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Arc<OpenFile>>> {
+    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Handle>> {
         &self.shards[number as usize % SHARDS]
     }
 }

@@ -64,12 +64,8 @@ pub struct Invalidator {
 
 impl Invalidator {
     /// `device` is the one that `notifier` writes to.
-    pub fn start(
-        fs: Arc<Fs>,
-        notifier: Notifier,
-        device: OwnedFd,
-        (causes, received): (Sender<Cause>, Receiver<Cause>),
-    ) -> std::io::Result<Self> {
+    pub fn start(fs: Arc<Fs>, notifier: Notifier, device: OwnedFd) -> std::io::Result<Self> {
+        let (causes, received) = channel();
         let kernel = Arc::new(Kernel { notifier, device });
         let thread =
             std::thread::Builder::new().name("invalidate".to_owned()).spawn(move || run(&fs, &kernel, &received))?;

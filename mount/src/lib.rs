@@ -27,7 +27,6 @@ mod open_mode;
 mod residents;
 pub mod runtime_dir;
 pub mod settings;
-mod snapshots;
 pub mod source;
 pub mod supervisor;
 mod translate;

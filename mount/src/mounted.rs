@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -128,8 +127,7 @@ impl Mount {
             Follow::new(rustix::process::geteuid().as_raw(), paths.collect())
         });
         let options = FsOptions { open_wait: settings.open_wait, control_socket: settings.control_socket.clone() };
-        let (causes, received) = channel();
-        let fs = Fs::new(root, Arc::clone(store), options, follow, watcher.clone(), ledger.clone(), causes.clone())
+        let fs = Fs::new(root, Arc::clone(store), options, follow, watcher.clone(), ledger.clone())
             .map_err(DaemonError::Thread)?;
         let fs = Arc::new(fs);
         let failed = |error| DaemonError::Session { mountpoint: spec.mountpoint.clone(), error };
@@ -170,8 +168,7 @@ impl Mount {
         }
         failpoint::pass("takeover.resend");
         let writing = device.try_clone().map_err(DaemonError::Thread)?;
-        let invalidator =
-            Invalidator::start(Arc::clone(&fs), notifier, writing, (causes, received)).map_err(DaemonError::Thread)?;
+        let invalidator = Invalidator::start(Arc::clone(&fs), notifier, writing).map_err(DaemonError::Thread)?;
         if agreed.is_some() {
             // What changed meanwhile was told to nobody. Its own end of the channel is there.
             let _ = invalidator.sender().send(Cause::Changed(Change::Everything));

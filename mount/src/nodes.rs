@@ -22,7 +22,6 @@ use weightfs::journal::{NodeState, Record};
 
 use crate::attr::SourceKey;
 use crate::error::FsError;
-use crate::fs::DirectoryState;
 use crate::invalidate::Expiry;
 use crate::ledger::{Ledger, Lookups};
 use crate::residents::FileState;
@@ -103,8 +102,6 @@ pub struct Node {
     kept: Mutex<Kept>,
     /// What only regular files have.
     pub file: FileState,
-    /// And only directories.
-    pub directory: DirectoryState,
 }
 
 #[derive(Debug, Default)]
@@ -127,7 +124,6 @@ impl Node {
             ledger,
             kept: Mutex::default(),
             file: FileState::default(),
-            directory: DirectoryState::default(),
         }
     }
 
@@ -195,13 +191,14 @@ impl Node {
     }
 
     /// Remembers a descriptor of the file while somebody has it open: `fd`, or the one of who has opened it before.
-    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<(), Errno> {
+    pub fn opened(&self, fd: impl FnOnce() -> Result<OwnedFd, Errno>) -> Result<Arc<OwnedFd>, Errno> {
         let mut kept = self.kept.lock();
-        if kept.fd.is_none() {
-            kept.fd = Some(Arc::new(fd()?));
-        }
+        let remembered = match &kept.fd {
+            Some(fd) => Arc::clone(fd),
+            None => Arc::clone(kept.fd.insert(Arc::new(fd()?))),
+        };
         kept.opens += 1;
-        Ok(())
+        Ok(remembered)
     }
 
     pub fn closed(&self) {

@@ -30,8 +30,8 @@ pub struct Facts {
 }
 
 /// Local file systems, on which every change is made by this kernel: ext, XFS, Btrfs, F2FS, tmpfs, ZFS, bcachefs.
-const LOCAL: [rustix::fs::FsWord; 7] = [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, TMPFS, 0x2FC1_2FC1, 0xCA45_1A4E];
-const TMPFS: rustix::fs::FsWord = 0x0102_1994;
+const LOCAL: [rustix::fs::FsWord; 7] =
+    [0xEF53, 0x5846_5342, 0x9123_683E, 0xF2F5_2010, 0x0102_1994, 0x2FC1_2FC1, 0xCA45_1A4E];
 
 impl SourceRoot {
     /// # Errors
@@ -116,16 +116,6 @@ impl AsFd for SourceRoot {
 /// Whether every change of what lies there is made by this kernel, which tells of it.
 pub fn is_local(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|statfs| LOCAL.contains(&statfs.f_type))
-}
-
-/// Whether a position in a directory there is the same for whoever opens it. tmpfs counts entries before Linux 6.6.
-pub fn has_lasting_positions(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::fstatfs(fd).is_ok_and(|statfs| statfs.f_type != TMPFS && LOCAL.contains(&statfs.f_type))
-}
-
-/// Whether more than its mode says who may use a file.
-pub fn has_access_list(fd: BorrowedFd<'_>) -> bool {
-    rustix::fs::getxattr_query(proc_path(fd), "system.posix_acl_access").is_ok_and(|length| length > 0)
 }
 
 /// `name` in `directory`, a link not followed.

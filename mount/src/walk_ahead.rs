@@ -39,7 +39,7 @@ struct Listed {
     directory: u64,
     names: Vec<OsString>,
     places: HashMap<OsString, usize>,
-    /// The places in the order of the names, and where each is in it. Made when one of them is read.
+    /// The places in the order of the names, and where each is in it.
     sorted: Vec<usize>,
     ranks: Vec<usize>,
     /// The place of the subdirectory that was read last.
@@ -49,28 +49,16 @@ struct Listed {
 }
 
 impl Listed {
-    fn new(directory: u64) -> Self {
-        let (names, places, known) = (Vec::new(), HashMap::new(), HashSet::new());
-        Self { directory, names, places, sorted: Vec::new(), ranks: Vec::new(), last: None, known }
-    }
-
-    fn add(&mut self, names: Vec<OsString>) {
-        let room = SUBDIRECTORIES - self.names.len();
-        self.places.extend(names.iter().take(room).cloned().zip(self.names.len()..));
-        self.names.extend(names.into_iter().take(room));
-    }
-
-    fn sort(&mut self) {
-        self.sorted = (0..self.names.len()).collect();
-        self.sorted.sort_by(|a, b| self.names[*a].cmp(&self.names[*b]));
-        self.ranks = vec![0; self.names.len()];
-        self.sorted.iter().enumerate().for_each(|(rank, place)| self.ranks[*place] = rank);
+    fn new(directory: u64, names: Vec<OsString>) -> Self {
+        let mut sorted: Vec<usize> = (0..names.len()).collect();
+        sorted.sort_by(|a, b| names[*a].cmp(&names[*b]));
+        let mut ranks = vec![0; names.len()];
+        sorted.iter().enumerate().for_each(|(rank, place)| ranks[*place] = rank);
+        let places = names.iter().cloned().zip(0..).collect();
+        Self { directory, names, places, sorted, ranks, last: None, known: HashSet::new() }
     }
 
     fn read(&mut self, name: &OsStr) -> Vec<OsString> {
-        if self.sorted.len() < self.names.len() {
-            self.sort();
-        }
         let Some(place) = self.places.get(name).copied() else { return Vec::new() };
         let last = self.last.replace(place);
         self.known.insert(place);
@@ -87,19 +75,16 @@ impl Listed {
 }
 
 impl WalkAhead {
-    /// A directory was listed, from its start or further on, with these subdirectories.
-    pub fn listed(&self, directory: u64, from_start: bool, subdirectories: Vec<OsString>) {
+    /// A directory was listed, with these subdirectories.
+    pub fn listed(&self, directory: u64, subdirectories: Vec<OsString>) {
+        if !(2..=SUBDIRECTORIES).contains(&subdirectories.len()) {
+            return;
+        }
+        let new = Listed::new(directory, subdirectories);
         let mut listed = self.listed.lock();
-        let known = listed.iter().position(|known| known.directory == directory);
-        let mut known = match known.and_then(|place| listed.remove(place)) {
-            Some(known) if !from_start => known,
-            // It would only push out those that have some.
-            _ if subdirectories.is_empty() => return,
-            _ => Listed::new(directory),
-        };
-        known.add(subdirectories);
+        listed.retain(|known| known.directory != directory);
         listed.truncate(LISTED - 1);
-        listed.push_front(known);
+        listed.push_front(new);
     }
 
     /// The subdirectory `name` of `directory` was listed. Names of those to read ahead now: that follow it, in the order
@@ -157,25 +142,20 @@ mod tests {
     #[test]
     fn what_follows_is_read_ahead_once() {
         let ahead = WalkAhead::default();
-        ahead.listed(1, true, names(&["d", "b", "f", "a", "e", "c"]));
+        ahead.listed(1, names(&["d", "b", "f", "a", "e", "c"]));
         assert_eq!(ahead.read(1, OsStr::new("d")), names(&["b", "f", "a", "e"]));
         assert_eq!(ahead.read(1, OsStr::new("b")), names(&["c"]));
         assert_eq!(ahead.read(1, OsStr::new("f")), names(&[]));
         assert_eq!(ahead.read(2, OsStr::new("a")), names(&[]));
-        // Listed in two steps.
-        ahead.listed(1, true, names(&["a", "b"]));
-        ahead.listed(1, false, names(&["c"]));
-        ahead.listed(1, false, names(&[]));
-        assert_eq!(ahead.read(1, OsStr::new("a")), names(&["b", "c"]));
         // Listed again: from the start.
-        ahead.listed(1, true, names(&["a", "b"]));
+        ahead.listed(1, names(&["a", "b"]));
         assert_eq!(ahead.read(1, OsStr::new("a")), names(&["b"]));
     }
 
     #[test]
     fn walks_in_the_order_of_names_are_known_too() {
         let ahead = WalkAhead::default();
-        ahead.listed(1, true, names(&["d", "b", "f", "a", "e", "c"]));
+        ahead.listed(1, names(&["d", "b", "f", "a", "e", "c"]));
         assert_eq!(ahead.read(1, OsStr::new("a")), names(&["b", "c", "d", "e"]));
         assert_eq!(ahead.read(1, OsStr::new("b")), names(&["f"]));
     }
@@ -183,7 +163,7 @@ mod tests {
     #[test]
     fn who_reads_here_and_there_reads_alone() {
         let ahead = WalkAhead::default();
-        ahead.listed(1, true, names(&["d", "b", "f", "a", "e", "c"]));
+        ahead.listed(1, names(&["d", "b", "f", "a", "e", "c"]));
         for name in ["f", "d", "c", "a"] {
             assert_eq!(ahead.read(1, OsStr::new(name)), names(&[]), "{name}");
         }
@@ -193,7 +173,7 @@ mod tests {
     #[test]
     fn only_so_many_directories_are_remembered() {
         let ahead = WalkAhead::default();
-        (0..=LISTED as u64).for_each(|directory| ahead.listed(directory, true, names(&["a", "b"])));
+        (0..=LISTED as u64).for_each(|directory| ahead.listed(directory, names(&["a", "b"])));
         assert_eq!(ahead.read(0, OsStr::new("a")), names(&[]));
         assert_eq!(ahead.read(1, OsStr::new("a")), names(&["b"]));
         let taken: Vec<_> = std::iter::from_fn(|| ahead.begin()).collect();

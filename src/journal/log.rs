@@ -20,7 +20,7 @@ use super::state::State;
 use crate::sys::mapping::Mapping;
 
 /// The form of the journal. A worker of another form cannot take over.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 2;
 
 /// The first counters have a use of their own each.
 pub const TALLIES: u32 = 16;

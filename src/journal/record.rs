@@ -18,12 +18,18 @@ pub type NameIn<'a> = (u64, &'a [u8]);
 /// How the bytes of an open file reach its readers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum HandleKind {
+    Directory,
     /// By the daemon, out of the arena as far as they are there; of this generation, once the content had settled.
     Stream(Option<GenerationId>),
     /// By the daemon from the source; `cached` where the kernel keeps pages.
-    Source { cached: bool },
+    Source {
+        cached: bool,
+    },
     /// By the kernel out of the arena, under a resident number.
-    Passthrough { resident: u64, generation: GenerationId },
+    Passthrough {
+        resident: u64,
+        generation: GenerationId,
+    },
 }
 
 /// What is noted. The order of the variants and of their fields is the form of the journal: whoever changes it raises

@@ -112,11 +112,7 @@ impl Fs {
         let Found { stat, origin, ttl, generation } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
         let node = self.nodes.found(SourceKey::of(&stat), kind, Some((parent.id, name)), origin)?;
-        let attr = Attr::of(&stat, node.id);
-        if kind.is_dir() {
-            node.directory.told(attr);
-        }
-        Ok(Entry { node: node.id, generation, attr, ttl })
+        Ok(Entry { node: node.id, generation, attr: Attr::of(&stat, node.id), ttl })
     }
 
     /// The resident number of a file that is whole in the arena and that nobody is writing to.
@@ -155,18 +151,8 @@ impl Fs {
 
     pub fn getattr(&self, id: u64, caller: &Caller) -> Result<(Attr, Duration), FsError> {
         let node = self.node(id)?;
-        let stat = match self.locate_for(id, &node, caller) {
-            Ok((_, stat)) => stat,
-            // Who has it open is told what it was. Who comes by a name is told soon that it leads there no more.
-            Err(FsError::Stale) => {
-                return node.directory.attr().map(|attr| (attr, Duration::ZERO)).ok_or(FsError::Stale);
-            }
-            Err(error) => return Err(error),
-        };
+        let (_, stat) = self.locate_for(id, &node, caller)?;
         let attr = Attr::of(&stat, node.id);
-        if node.kind.is_dir() {
-            node.directory.told(attr);
-        }
         if id & RESIDENT_BIT != 0 {
             // Who has an old content open sees its size and times, not those of what replaced it.
             let resident = self.residents.get(id).ok_or(FsError::Stale)?;

@@ -18,7 +18,6 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -34,17 +33,16 @@ use crate::bounce::Bounced;
 use crate::error::FsError;
 use crate::follow::Follow;
 use crate::handles::Handles;
-use crate::invalidate::{Cause, Expiry};
+use crate::invalidate::Expiry;
 use crate::ledger::Ledger;
 use crate::nodes::{Name, Node, Nodes, RESIDENT_BIT};
 use crate::residents::Residents;
-use crate::snapshots::Snapshots;
 use crate::source::SourceRoot;
 use crate::walk_ahead::WalkAhead;
 use crate::watch::{self, Watcher};
 
 pub use attrs::Change;
-pub use dirs::{DirectoryEntry, DirectoryState, Listing};
+pub use dirs::DirectoryEntry;
 pub use model::ModelFile;
 pub use open::{OpenMode, OpenReply};
 
@@ -86,9 +84,6 @@ pub struct Fs {
     watcher: Option<Watcher>,
     aside: Aside,
     walk_ahead: WalkAhead,
-    snapshots: Snapshots,
-    /// What the kernel is to be told.
-    expiries: Sender<Cause>,
     ledger: Ledger,
     /// Changes of names and opens that an earlier worker began, by the number of the request.
     steps: Mutex<HashMap<u64, StepState>>,
@@ -110,7 +105,6 @@ impl Fs {
         follow: Option<Follow>,
         watcher: Option<Watcher>,
         ledger: Ledger,
-        expiries: Sender<Cause>,
     ) -> std::io::Result<Self> {
         Ok(Self {
             aside: Aside::start()?,
@@ -127,8 +121,6 @@ impl Fs {
             follow,
             watcher,
             walk_ahead: WalkAhead::default(),
-            snapshots: Snapshots::default(),
-            expiries,
             passthrough: false.into(),
             started: Instant::now(),
             watching_opens: OnceLock::new(),
@@ -192,7 +184,7 @@ impl Fs {
         self.passthrough.load(Ordering::Acquire)
     }
 
-    /// Files that clients have open.
+    /// Files and directories that clients have open.
     pub fn open_handles(&self) -> usize {
         self.handles.count()
     }
@@ -223,19 +215,15 @@ impl Fs {
         match change {
             watch::Change::Entry { directory, name } => {
                 let found = self.directory(directory).and_then(|parent| Ok(crate::source::stat_at(&parent, &name)?));
-                let (gone, mut expiries) = (is_gone(&found), Vec::new());
+                let gone = is_gone(&found);
+                let mut expiries = vec![Expiry::Entry { directory, name, gone }];
                 // Whoever has it open asks by its number, not by its name.
                 if let Ok(stat) = found
                     && let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&stat)))
                 {
-                    if node.kind.is_dir() && node.key == SourceKey::of(&stat) {
-                        // Moved: who is in it stays in it.
-                        node.add_name(directory, &name);
-                    }
                     let pages = node.kind.is_file() && !node.file.has_writers();
                     expiries.push(Expiry::Node { id: node.id, pages });
                 }
-                expiries.push(Expiry::Entry { directory, name, gone });
                 expiries
             }
             watch::Change::Directory(id) => vec![Expiry::Node { id, pages: true }],

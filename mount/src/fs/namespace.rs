@@ -120,7 +120,6 @@ impl Fs {
         let id = self.nodes.id_of(key);
         if let Ok(node) = self.nodes.get(id) {
             node.remove_name(self.node(parent)?.id, name);
-            node.directory.removed();
         }
         if let Some(watcher) = &self.watcher {
             watcher.forget(id);

@@ -321,7 +321,7 @@ impl Fs {
             node.file.writer_came();
         }
         let (changed, looked) = (false.into(), AtomicU64::new(0));
-        self.handles.add(handle, OpenFile { node: Arc::clone(node), source, content, writable, changed, looked });
+        self.handles.add_file(handle, OpenFile { node: Arc::clone(node), source, content, writable, changed, looked });
         Ok(handle)
     }
 

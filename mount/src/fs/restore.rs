@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use weightfs::failpoint;
 use weightfs::fill::SourceFile;
@@ -15,7 +16,7 @@ use super::Fs;
 use crate::attr::SourceKey;
 use crate::backing::Backings;
 use crate::error::FsError;
-use crate::handles::{Content, OpenFile};
+use crate::handles::{Content, OpenDirectory, OpenFile};
 use crate::source::birth;
 
 impl Fs {
@@ -77,15 +78,17 @@ impl Fs {
         let generation = match opened.kind {
             HandleKind::Passthrough { generation, .. } => Some(generation),
             HandleKind::Stream(generation) => generation,
-            HandleKind::Source { .. } => None,
+            HandleKind::Directory | HandleKind::Source { .. } => None,
         };
         let descriptor = match generation.and_then(|generation| self.store.by_id(generation)) {
             // The very file, whatever has become of its name.
             Some(generation) => generation.source.file().try_clone()?.into(),
             None => {
+                let is_directory = opened.kind == HandleKind::Directory;
+                let flags = if is_directory { OFlags::DIRECTORY } else { flags };
                 let found = OwnedFd::from(self.open_source(&*self.node(opened.node)?, flags)?);
                 // Meanwhile nobody had it open: its number may be that of another file by now.
-                if opened.born.is_none() || birth(found.as_fd()) != opened.born {
+                if !is_directory && (opened.born.is_none() || birth(found.as_fd()) != opened.born) {
                     return Err(FsError::BadHandle);
                 }
                 found
@@ -97,6 +100,16 @@ impl Fs {
 
     fn restore_handle(self: &Arc<Self>, handle: u64, opened: &HandleState, descriptor: OwnedFd) -> Result<(), FsError> {
         let node = self.nodes.get(opened.node)?;
+        let keep = |descriptor: OwnedFd| {
+            let file = node.opened(|| Ok(descriptor))?;
+            self.opens.lock().insert(opened.unique, handle);
+            Ok::<_, FsError>(file)
+        };
+        if opened.kind == HandleKind::Directory {
+            let file = keep(descriptor)?;
+            self.handles.add_directory(handle, OpenDirectory { node, file, entries: Mutex::default() });
+            return Ok(());
+        }
         if unasked_key(descriptor.as_fd()).is_some_and(|key| key != node.key) {
             node.lend();
         }
@@ -115,9 +128,9 @@ impl Fs {
                 }))
             }
             HandleKind::Source { cached } => Content::Source { cached },
+            HandleKind::Directory => unreachable!("handled above"),
         };
-        node.opened(|| descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE))?;
-        self.opens.lock().insert(opened.unique, handle);
+        keep(descriptor.try_clone().map_err(|_| rustix::io::Errno::MFILE)?)?;
         // The source may not answer.
         let source = Arc::new(SourceFile::unasked(File::from(descriptor)));
         let unasked = Arc::clone(&source);
@@ -126,7 +139,7 @@ impl Fs {
             node.file.writer_came();
         }
         let (changed, looked) = (false.into(), AtomicU64::new(0));
-        self.handles.add(handle, OpenFile { node, source, content, writable, changed, looked });
+        self.handles.add_file(handle, OpenFile { node, source, content, writable, changed, looked });
         Ok(())
     }
 }

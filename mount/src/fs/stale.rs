@@ -35,7 +35,6 @@ impl Fs {
     /// Lets go of what is kept for callers that will not come back.
     pub fn tidy(&self) {
         self.bounced.tidy();
-        self.snapshots.tidy();
     }
 
     /// The answer to a request about `id` that may be one of several for the same call: the kernel asks for attributes
