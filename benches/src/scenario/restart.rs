@@ -9,6 +9,9 @@ use crate::readers::helper::Helper;
 use crate::readers::{Loaded, Reader};
 use crate::report::{Bar, Comparison, Figure, Outcome, Relation, Sample, Sides, Unit};
 
+/// A load takes a twentieth of a second, and whoever else runs then counts: more of them cost little.
+const TIMES: usize = 3;
+
 /// A load of a resident model, and the same behind a worker that has just been replaced.
 pub fn worker(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
     let weightfs = bench.weightfs.clone();
@@ -28,7 +31,7 @@ pub fn worker(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
             let oddity = (work.passthrough_opens == 0).then(|| "not opened in passthrough".to_owned());
             Ok(Sample { value: speed(loaded), work: Some(work), oddity })
         };
-        interleave(bench.pairs, load, || {
+        interleave(TIMES * bench.pairs, load, || {
             gaps.push(mounted.borrow_mut().kill_worker()?.as_secs_f64() * 1e3);
             load()
         })?

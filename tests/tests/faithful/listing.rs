@@ -161,7 +161,7 @@ fn an_open_folder_outlives_its_name() {
     fs::rename(plain.path().join(folders[2]), plain.path().join("elsewhere")).expect("rename");
     for _ in 0..20 {
         assert_eq!(look(&seen[0]), look(&known[0]));
-        // How many links it has, nobody says any more.
+        // How many links it has by now, nobody tells.
         assert!(seen[1].metadata().expect("stat").is_dir());
         assert_eq!(list(&seen[1]), list(&known[1]));
         assert_eq!(look(&seen[2]), look(&known[2]));
