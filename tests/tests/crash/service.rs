@@ -61,7 +61,7 @@ fn nobody_notices() {
     let socket = manager.socket();
     let environment = [("NOTIFY_SOCKET", socket.to_str().expect("UTF-8"))];
     let mut mount = Mount::start_with(source.path(), &["--ram", "64M"], &environment);
-    let report = Report::default();
+    let report = Report::where_everything_dies();
     let mut random = Random::from_environment();
     let place = mount.path().to_owned();
     let mut successors: Vec<_> = (0..deaths).map(|_| successor(&mount, &manager)).collect();
