@@ -26,7 +26,7 @@ const GATHER: Duration = Duration::from_millis(10);
 /// No answer is on its way for longer than this.
 const AGAIN: Duration = Duration::from_millis(400);
 
-/// How often what callers left behind is let go, where nothing else happens.
+/// How often what callers left behind is let go.
 const TIDY: Duration = Duration::from_secs(5);
 
 /// One thing that the kernel is to forget.
@@ -91,13 +91,16 @@ impl Drop for Invalidator {
 
 fn run(fs: &Arc<Fs>, kernel: &Arc<Kernel>, causes: &Receiver<Cause>) {
     let mut lanes = HashMap::new();
+    let mut tidied = Instant::now();
     loop {
-        let found = match causes.recv_timeout(TIDY) {
+        let next = causes.recv_timeout(TIDY);
+        if tidied.elapsed() >= TIDY {
+            fs.tidy();
+            tidied = Instant::now();
+        }
+        let found = match next {
             Ok(Cause::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-            Err(RecvTimeoutError::Timeout) => {
-                fs.tidy();
-                continue;
-            }
+            Err(RecvTimeoutError::Timeout) => continue,
             // Nothing of it must be looked at first.
             Ok(Cause::Changed(all @ Change::Everything)) => fs.expiries(all).into_iter().map(Work::Tell).collect(),
             Ok(Cause::Changed(change)) => vec![Work::Look(change)],

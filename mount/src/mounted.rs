@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -16,7 +17,7 @@ use weightfs::store::Store;
 
 use crate::backing::Backings;
 use crate::daemon::DaemonError;
-use crate::detached::Candidate;
+use crate::detached::{Candidate, mount_table, mounted_below};
 use crate::device;
 use crate::follow::Follow;
 use crate::fs::{Fs, FsOptions};
@@ -24,7 +25,7 @@ use crate::fuse::{Adapter, Offered};
 use crate::invalidate::{Cause, Invalidator};
 use crate::ledger::Ledger;
 use crate::settings::{MountSpec, Settings};
-use crate::source::SourceRoot;
+use crate::source::{SourceRoot, proc_path};
 use crate::tuning;
 use crate::watch::{Change, Watcher};
 use crate::worker::session;
@@ -98,6 +99,8 @@ pub struct Mount {
     pub invalidator: Invalidator,
     pub watcher: Option<(Watcher, JoinHandle<()>)>,
     pub notes: Vec<String>,
+    /// The source, and what was mounted below it when this began.
+    below: (PathBuf, Vec<String>),
     /// Kept so that the device outlives the threads that serve it.
     _device: OwnedFd,
 }
@@ -120,6 +123,10 @@ impl Mount {
         ended: &Arc<Ended>,
     ) -> Result<Self, DaemonError> {
         let Taken { device, root, introduction, mut state, handles, ledger } = taken;
+        // As the kernel has it, which is not asked of the source.
+        let source = std::fs::read_link(proc_path(root.as_fd())).unwrap_or_else(|_| spec.source.clone());
+        // Before anybody is answered.
+        let below = mounted_below(&mount_table().unwrap_or_default(), &source);
         let watched = Watcher::new(&root);
         let (watcher, changes) = watched.map_or((None, None), |(watcher, changes)| (Some(watcher), Some(changes)));
         let follow = settings.follow_symlinks.then(|| {
@@ -190,7 +197,7 @@ impl Mount {
         });
         let watcher = watcher.zip(changes.transpose().map_err(DaemonError::Thread)?);
         tracing::info!(mountpoint = %spec.mountpoint.display(), source = %spec.source.display(), passthrough, "mounted");
-        Ok(Self { shared, session, invalidator, watcher, notes, _device: device })
+        Ok(Self { shared, session, invalidator, watcher, notes, below: (source, below), _device: device })
     }
 
     /// For who notices that the mount is gone although the kernel keeps it. None where the kernel's name for it cannot
@@ -198,9 +205,18 @@ impl Mount {
     pub fn candidate(&self, ended: &Arc<Ended>) -> Option<Candidate> {
         let device = tuning::device_number(&self.shared.spec.mountpoint).ok()?;
         let (busy, gone, ended) = (self.shared(), self.shared(), Arc::clone(ended));
+        let ((source, mut before), causes) = (self.below.clone(), self.invalidator.sender());
         Some(Candidate {
             device,
             busy: Box::new(move || busy.has_ended() || busy.fs.open_handles() > 0),
+            seen: Box::new(move |table| {
+                let now = mounted_below(table, &source);
+                if now != before {
+                    // No directory has told of it. Nobody hears it where the mount has ended.
+                    let _ = causes.send(Cause::Changed(Change::Everything));
+                    before = now;
+                }
+            }),
             ended: Box::new(move || {
                 if !gone.ended.swap(true, Ordering::AcqRel) {
                     tracing::info!(mountpoint = %gone.spec.mountpoint.display(), "unmounted; programs keep what they have mapped");

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -9,6 +10,7 @@ use weightfs::arena::Pages;
 use weightfs::store::Store;
 use weightfs::units::ByteSize;
 
+use crate::detached::escaped;
 use crate::device::FS_TYPE;
 use crate::fuse::Offered;
 
@@ -129,8 +131,7 @@ pub fn device_number_here(mountpoint: &Path) -> io::Result<String> {
 
 /// "MAJOR:MINOR" of the last mount of ours on `mountpoint`.
 fn device_of<'a>(table: &'a str, mountpoint: &Path) -> Option<&'a str> {
-    let mountpoint =
-        mountpoint.to_str()?.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012");
+    let mountpoint = escaped(mountpoint.as_os_str().as_bytes());
     table.lines().rev().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let kind = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 1))?;

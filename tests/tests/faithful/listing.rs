@@ -51,6 +51,22 @@ impl Drop for Overlay {
     }
 }
 
+/// A file system that is mounted behind the mount.
+struct MountedBelow(PathBuf);
+
+impl MountedBelow {
+    fn at(place: &Path) -> rustix::io::Result<Self> {
+        rustix::mount::mount("none", place, "tmpfs", rustix::mount::MountFlags::empty(), Some(c"size=1m"))?;
+        Ok(Self(place.to_owned()))
+    }
+}
+
+impl Drop for MountedBelow {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+    }
+}
+
 fn name(file: usize) -> OsString {
     format!("model-{file:04}.safetensors").into()
 }
@@ -170,5 +186,35 @@ fn an_open_folder_outlives_its_name() {
     }
     assert!(folders.iter().all(|folder| !mount.join(folder).exists()) && mount.join("elsewhere").exists());
     drop((seen, known));
+    mount.stop();
+}
+
+/// No directory tells of it.
+#[test]
+fn what_is_mounted_below_the_source_is_seen_soon() {
+    if !met(&[Need::Mount, Need::Root]) {
+        return;
+    }
+    let source = temporary_folder("source");
+    let disk = source.path().join("a disk");
+    fs::create_dir(&disk).expect("mkdir");
+    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let seen = mount.join("a disk");
+    for round in 0..3 {
+        assert_eq!(names(&seen), [""; 0]);
+        let before = fs::metadata(&seen).expect("stat");
+        let mounted = match MountedBelow::at(&disk) {
+            Ok(mounted) => mounted,
+            Err(error) => return skip(&format!("no tmpfs can be mounted here: {error}")),
+        };
+        fs::write(disk.join("model"), b"x").expect("write");
+        let is_other = || fs::metadata(&seen).expect("stat").ino() != before.ino();
+        assert!(wait_until(SOON, is_other), "round {round}: mounted");
+        assert_eq!(names(&seen), ["model"]);
+        assert_eq!(fs::read(seen.join("model")).expect("read"), b"x");
+        drop(mounted);
+        // Only asked, not opened.
+        assert!(wait_until(SOON, || fs::metadata(seen.join("model")).is_err()), "round {round}: unmounted");
+    }
     mount.stop();
 }
