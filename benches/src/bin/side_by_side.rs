@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use std::{env, fs};
 
 use clap::Parser;
@@ -166,13 +166,13 @@ fn measure(arguments: &Arguments, weightfs: &Weightfs, program: &Path, scenarios
     bench.throttle = throttle(arguments.throttle, &disk);
     bench.profiles = !arguments.quick;
     let minutes = arguments.minutes.or((!arguments.long).then_some(MINUTES));
+    bench.until = minutes.map(|minutes| start + Duration::from_secs(60 * minutes));
     let (mut outcomes, mut ran) = (Vec::new(), Vec::new());
     for scenario in scenarios {
         eprintln!("{:>5.0} s  {}", start.elapsed().as_secs_f64(), scenario.title);
         let began = Instant::now();
         let (id, title) = (scenario.id, scenario.title);
-        let found = if minutes.is_some_and(|minutes| start.elapsed().as_secs() >= 60 * minutes) {
-            let reason = "the time was up: --minutes gives more".to_owned();
+        let found = if let Some(reason) = bench.time_is_up() {
             vec![Outcome::Skipped(Skipped { id, title, reason })]
         } else {
             bench.run(scenario).unwrap_or_else(|error| {

@@ -17,6 +17,7 @@ mod walk;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Instant;
 
 use crate::data::{Format, Library, Model};
 use crate::error::{BenchError, Doing, Result};
@@ -75,6 +76,8 @@ pub struct Bench {
     pub throttle: Option<u64>,
     /// Whether a scenario that misses its bar shows where its time went.
     pub profiles: bool,
+    /// Nothing is begun after that.
+    pub until: Option<Instant>,
     watch: Rc<Watch>,
     digests: HashMap<Model, u64>,
 }
@@ -88,9 +91,16 @@ impl Bench {
             pairs,
             throttle: None,
             profiles: false,
+            until: None,
             watch: Rc::default(),
             digests: HashMap::new(),
         }
+    }
+
+    /// Why nothing more is to be begun, if so.
+    pub fn time_is_up(&self) -> Option<String> {
+        let is_up = self.until.is_some_and(|until| Instant::now() >= until);
+        is_up.then(|| "the time was up: --minutes gives more".to_owned())
     }
 
     /// Runs one scenario. A part of the machine that is missing skips it.

@@ -1,5 +1,7 @@
 //! Loads after somebody was killed: the worker of the daemon, and the program that loads.
 
+use std::time::Duration;
+
 use super::{Bench, Scenario};
 use crate::caches;
 use crate::data::Model;
@@ -11,6 +13,9 @@ use crate::report::{Bar, Comparison, Figure, Outcome, Relation, Sample, Sides, U
 
 /// A load takes a twentieth of a second, and whoever else runs then counts: more of them cost little.
 const TIMES: usize = 3;
+
+/// So long a worker lives at least.
+const LIFE: Duration = Duration::from_millis(1200);
 
 /// A load of a resident model, and the same behind a worker that has just been replaced.
 pub fn worker(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
@@ -31,7 +36,14 @@ pub fn worker(bench: &mut Bench, scenario: &Scenario) -> Result<Vec<Outcome>> {
             let oddity = (work.passthrough_opens == 0).then(|| "not opened in passthrough".to_owned());
             Ok(Sample { value: speed(loaded), work: Some(work), oddity })
         };
-        interleave(TIMES * bench.pairs, load, || {
+        // Workers that die at once, again and again, are not replaced for ever. Both sides come out of the same rest.
+        let rest = || std::thread::sleep(LIFE);
+        let resident = || {
+            rest();
+            load()
+        };
+        interleave(TIMES * bench.pairs, resident, || {
+            rest();
             gaps.push(mounted.borrow_mut().kill_worker()?.as_secs_f64() * 1e3);
             load()
         })?

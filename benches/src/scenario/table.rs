@@ -84,11 +84,12 @@ pub fn all(length: Length) -> Vec<Scenario> {
         first_byte("first-byte-middle", "64 KiB in the middle of a cold file", Place::Middle, at_most(2.0)),
         of("faults", "a page fault in a cold file while another is read", Job::Faults),
         of("cost", "what the daemon costs", Job::Cost),
-        of("readers", "every reader in every way", Job::Readers(Which::Usual)),
         scale("scale-files", "growth with the files", Scale::files),
         scale("scale-sizes", "growth with the size of a model", Scale::sizes),
         scale("scale-resident", "growth with what is resident", Scale::resident),
         scale("scale-readers", "growth with parallel readers", Scale::readers),
+        // These take longest, and no bar is held to them.
+        of("readers", "every reader in every way", Job::Readers(Which::Usual)),
         of("engines", "loaders with engines of their own", Job::Readers(Which::Engines)),
     ]
 }

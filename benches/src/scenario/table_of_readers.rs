@@ -5,7 +5,7 @@ use super::{Bench, Scenario};
 use crate::data::Format;
 use crate::error::Result;
 use crate::readers::{Loader, Reader};
-use crate::report::{Cell, Failed, Grid, GridRow, Outcome, Unit};
+use crate::report::{Cell, Failed, Grid, GridRow, Outcome, Skipped, Unit};
 
 const ALL: [Mode; 6] =
     [Mode::Native, Mode::NativeDropped, Mode::Passthrough, Mode::Streamed, Mode::Resident, Mode::Nobody];
@@ -63,8 +63,13 @@ impl Which {
             bench.make_for_torch()?;
         }
         let mut modes = Modes::new();
-        let (mut cold, mut again, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut cold, mut again, mut missing) = (Vec::new(), Vec::new(), Vec::new());
         for row in self.rows() {
+            if let Some(reason) = bench.time_is_up() {
+                let reason = format!("{}: {reason}", row.title);
+                missing.push(Outcome::Skipped(Skipped { id: scenario.id, title: scenario.title, reason }));
+                continue;
+            }
             eprintln!("         {}", row.title);
             match measure(bench, &mut modes, self.modes(), &row) {
                 Ok((first, second)) => {
@@ -74,7 +79,7 @@ impl Which {
                 Err(error) => {
                     let reason = format!("{}: {error}", row.title);
                     eprintln!("         FAILED: {reason}");
-                    failed.push(Outcome::Failed(Failed { id: scenario.id, title: scenario.title, reason }));
+                    missing.push(Outcome::Failed(Failed { id: scenario.id, title: scenario.title, reason }));
                 }
             }
         }
@@ -88,7 +93,7 @@ impl Which {
             Outcome::Grid(Grid { id, title, unit: Unit::GigabytesPerSecond, columns, rows, notes })
         };
         let mut outcomes = vec![grid("cold", "cold", false, cold), grid("again", "loaded again", true, again)];
-        outcomes.extend(failed);
+        outcomes.extend(missing);
         Ok(outcomes)
     }
 }
