@@ -7,13 +7,13 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
+
+use crate::mount_table;
 
 /// How often a mount out of sight is looked at. The table tells of changes by itself.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
@@ -63,7 +63,7 @@ impl Drop for Detached {
 
 fn run(table: &File, mut candidates: Vec<Candidate>, stop: &AtomicBool) -> io::Result<()> {
     while !stop.load(Ordering::Acquire) {
-        let text = mount_table()?;
+        let text = mount_table::read("self")?;
         candidates.iter_mut().for_each(|candidate| (candidate.seen)(&text));
         let visible = |device: &str| text.lines().any(|line| line.split(' ').nth(2) == Some(device));
         for candidate in candidates.extract_if(.., |c| !visible(&c.device) && !(c.busy)()) {
@@ -77,43 +77,4 @@ fn run(table: &File, mut candidates: Vec<Candidate>, stop: &AtomicBool) -> io::R
         }
     }
     Ok(())
-}
-
-/// The kernel's table of mounts. Any bytes can be in a path, and in other people's.
-pub fn mount_table() -> io::Result<String> {
-    Ok(String::from_utf8_lossy(&std::fs::read("/proc/self/mountinfo")?).into_owned())
-}
-
-/// What is mounted below `folder`: the kernel's number of each, and where.
-pub fn mounted_below(table: &str, folder: &Path) -> Vec<String> {
-    let below = [escaped(folder.as_os_str().as_bytes()).trim_end_matches('/'), "/"].concat();
-    let mount = |line: &str| {
-        let mut fields = line.split(' ');
-        let number = fields.next()?;
-        let place = fields.nth(3)?;
-        place.starts_with(&below).then(|| format!("{number} {place}"))
-    };
-    table.lines().filter_map(mount).collect()
-}
-
-/// A path as the kernel's tables have it.
-pub fn escaped(path: &[u8]) -> String {
-    let text = String::from_utf8_lossy(path);
-    text.replace('\\', "\\134").replace(' ', "\\040").replace('\t', "\\011").replace('\n', "\\012")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_mounted_below_is_found_by_its_escaped_path() {
-        let table = "22 1 0:20 / /proc rw - proc proc rw\n\
-                     40 1 0:41 / /my\\040models rw - ext4 /dev/a rw\n\
-                     41 40 0:42 / /my\\040models/nas rw shared:1 - nfs server:/x rw\n\
-                     42 1 0:43 / /my\\040models2 rw - tmpfs tmpfs rw\n";
-        assert_eq!(mounted_below(table, Path::new("/my models")), ["41 /my\\040models/nas"]);
-        assert_eq!(mounted_below(table, Path::new("/")).len(), 4);
-        assert_eq!(mounted_below(table, Path::new("/none")), [""; 0]);
-    }
 }

@@ -17,13 +17,14 @@ use weightfs::store::Store;
 
 use crate::backing::Backings;
 use crate::daemon::DaemonError;
-use crate::detached::{Candidate, mount_table, mounted_below};
+use crate::detached::Candidate;
 use crate::device;
 use crate::follow::Follow;
 use crate::fs::{Fs, FsOptions};
 use crate::fuse::{Adapter, Offered};
 use crate::invalidate::{Cause, Invalidator};
 use crate::ledger::Ledger;
+use crate::mount_table;
 use crate::settings::{MountSpec, Settings};
 use crate::source::{SourceRoot, proc_path};
 use crate::tuning;
@@ -126,7 +127,7 @@ impl Mount {
         // As the kernel has it, which is not asked of the source.
         let source = std::fs::read_link(proc_path(root.as_fd())).unwrap_or_else(|_| spec.source.clone());
         // Before anybody is answered.
-        let below = mounted_below(&mount_table().unwrap_or_default(), &source);
+        let below = mount_table::below(&mount_table::read("self").unwrap_or_default(), &source);
         let watched = Watcher::new(&root);
         let (watcher, changes) = watched.map_or((None, None), |(watcher, changes)| (Some(watcher), Some(changes)));
         let follow = settings.follow_symlinks.then(|| {
@@ -210,7 +211,7 @@ impl Mount {
             device,
             busy: Box::new(move || busy.has_ended() || busy.fs.open_handles() > 0),
             seen: Box::new(move |table| {
-                let now = mounted_below(table, &source);
+                let now = mount_table::below(table, &source);
                 if now != before {
                     // No directory has told of it. Nobody hears it where the mount has ended.
                     let _ = causes.send(Cause::Changed(Change::Everything));

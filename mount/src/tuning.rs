@@ -10,9 +10,9 @@ use weightfs::arena::Pages;
 use weightfs::store::Store;
 use weightfs::units::ByteSize;
 
-use crate::detached::escaped;
 use crate::device::FS_TYPE;
 use crate::fuse::Offered;
+use crate::mount_table;
 
 /// Pages in one request: 4 MiB, and one more for a read at an odd offset.
 pub const REQUEST_PAGES: u32 = 1025;
@@ -119,19 +119,19 @@ pub fn set_readahead(device: &str) -> io::Result<()> {
 
 /// "MAJOR:MINOR" of our mount, by which the kernel's tables name it. Not by asking the mount, which may not answer yet.
 pub fn device_number(mountpoint: &Path) -> io::Result<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    let table = mount_table::read("self")?;
     device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
 }
 
 /// The same, of a mount in the namespace of the calling thread.
 pub fn device_number_here(mountpoint: &Path) -> io::Result<String> {
-    let table = std::fs::read_to_string("/proc/thread-self/mountinfo")?;
+    let table = mount_table::read("thread-self")?;
     device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
 }
 
 /// "MAJOR:MINOR" of the last mount of ours on `mountpoint`.
 fn device_of<'a>(table: &'a str, mountpoint: &Path) -> Option<&'a str> {
-    let mountpoint = escaped(mountpoint.as_os_str().as_bytes());
+    let mountpoint = mount_table::escaped(mountpoint.as_os_str().as_bytes());
     table.lines().rev().find_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let kind = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 1))?;

@@ -185,9 +185,9 @@ fn write(mounted: &Path, report: &Report, random: &mut Random) -> Result<(), Str
     check(&open, seed, size)?;
     // Gone from sight, and still open.
     said("rename over it", fs::write(at("other"), b"other").and_then(|()| fs::rename(at("other"), at("current"))))?;
-    match check(&open, seed, size) {
-        Err(_) if report.loses_nameless && read_errno(&open) == Some(Errno::BADF) => {}
-        checked => checked?,
+    match read_back(&open, size) {
+        Err(error) if report.loses_nameless && Errno::from_io_error(&error) == Some(Errno::BADF) => {}
+        found => compare(seed, &said("read back", found)?)?,
     }
     said("mkdir", fs::create_dir(at("folder")))?;
     said("symlink", std::os::unix::fs::symlink("current", at("folder/link")))?;
@@ -204,14 +204,18 @@ fn write(mounted: &Path, report: &Report, random: &mut Random) -> Result<(), Str
     }
 }
 
-fn read_errno(file: &File) -> Option<Errno> {
-    file.read_at(&mut [0], 0).err().and_then(|error| Errno::from_io_error(&error))
+fn check(file: &File, seed: u64, size: usize) -> Result<(), String> {
+    compare(seed, &said("read back", read_back(file, size))?)
 }
 
-fn check(file: &File, seed: u64, size: usize) -> Result<(), String> {
+fn read_back(file: &File, size: usize) -> io::Result<Vec<u8>> {
     let mut found = vec![0; size];
-    said("read back", file.read_exact_at(&mut found, 0))?;
-    data::check(seed, 0, &found).map_err(|fault| format!("written: {fault}"))
+    file.read_exact_at(&mut found, 0)?;
+    Ok(found)
+}
+
+fn compare(seed: u64, found: &[u8]) -> Result<(), String> {
+    data::check(seed, 0, found).map_err(|fault| format!("written: {fault}"))
 }
 
 /// A file that grows by whole words, none of them twice.
