@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 
 use rustix::event::{PollFd, PollFlags, Timespec};
 
-use crate::mount_table;
+use crate::mount_table::MountTable;
 
 /// How often a mount out of sight is looked at. The table tells of changes by itself.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
@@ -25,7 +25,7 @@ pub struct Candidate {
     /// Whether it has ended already, or still has open files.
     pub busy: Box<dyn Fn() -> bool + Send>,
     /// Called with the table of mounts each time it is read.
-    pub seen: Box<dyn FnMut(&str) + Send>,
+    pub seen: Box<dyn FnMut(&MountTable) + Send>,
     /// Called once, when it counts as ended.
     pub ended: Box<dyn FnOnce() + Send>,
 }
@@ -63,10 +63,9 @@ impl Drop for Detached {
 
 fn run(table: &File, mut candidates: Vec<Candidate>, stop: &AtomicBool) -> io::Result<()> {
     while !stop.load(Ordering::Acquire) {
-        let text = mount_table::read("self")?;
-        candidates.iter_mut().for_each(|candidate| (candidate.seen)(&text));
-        let visible = |device: &str| text.lines().any(|line| line.split(' ').nth(2) == Some(device));
-        for candidate in candidates.extract_if(.., |c| !visible(&c.device) && !(c.busy)()) {
+        let table_now = MountTable::read()?;
+        candidates.iter_mut().for_each(|candidate| (candidate.seen)(&table_now));
+        for candidate in candidates.extract_if(.., |c| !table_now.has_device(&c.device) && !(c.busy)()) {
             (candidate.ended)();
         }
         // A change of the table wakes it; the time-out is for files that are closed and for the end.

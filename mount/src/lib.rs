@@ -20,7 +20,7 @@ mod handles;
 mod invalidate;
 mod ledger;
 mod link;
-mod mount_table;
+pub mod mount_table;
 mod mounted;
 mod nodes;
 mod notice;

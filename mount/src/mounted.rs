@@ -24,7 +24,7 @@ use crate::fs::{Fs, FsOptions};
 use crate::fuse::{Adapter, Offered};
 use crate::invalidate::{Cause, Invalidator};
 use crate::ledger::Ledger;
-use crate::mount_table;
+use crate::mount_table::{Mount as Mounted, MountTable};
 use crate::settings::{MountSpec, Settings};
 use crate::source::{SourceRoot, proc_path};
 use crate::tuning;
@@ -101,7 +101,7 @@ pub struct Mount {
     pub watcher: Option<(Watcher, JoinHandle<()>)>,
     pub notes: Vec<String>,
     /// The source, and what was mounted below it when this began.
-    below: (PathBuf, Vec<String>),
+    below: (PathBuf, Vec<Mounted>),
     /// Kept so that the device outlives the threads that serve it.
     _device: OwnedFd,
 }
@@ -127,7 +127,7 @@ impl Mount {
         // As the kernel has it, which is not asked of the source.
         let source = std::fs::read_link(proc_path(root.as_fd())).unwrap_or_else(|_| spec.source.clone());
         // Before anybody is answered.
-        let below = mount_table::below(&mount_table::read("self").unwrap_or_default(), &source);
+        let below = MountTable::read().unwrap_or_default().below(&source);
         let watched = Watcher::new(&root);
         let (watcher, changes) = watched.map_or((None, None), |(watcher, changes)| (Some(watcher), Some(changes)));
         let follow = settings.follow_symlinks.then(|| {
@@ -211,7 +211,7 @@ impl Mount {
             device,
             busy: Box::new(move || busy.has_ended() || busy.fs.open_handles() > 0),
             seen: Box::new(move |table| {
-                let now = mount_table::below(table, &source);
+                let now = table.below(&source);
                 if now != before {
                     // No directory has told of it. Nobody hears it where the mount has ended.
                     let _ = causes.send(Cause::Changed(Change::Everything));

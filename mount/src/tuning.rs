@@ -2,7 +2,6 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -10,9 +9,8 @@ use weightfs::arena::Pages;
 use weightfs::store::Store;
 use weightfs::units::ByteSize;
 
-use crate::device::FS_TYPE;
 use crate::fuse::Offered;
-use crate::mount_table;
+use crate::mount_table::MountTable;
 
 /// Pages in one request: 4 MiB, and one more for a read at an odd offset.
 pub const REQUEST_PAGES: u32 = 1025;
@@ -119,41 +117,19 @@ pub fn set_readahead(device: &str) -> io::Result<()> {
 
 /// "MAJOR:MINOR" of our mount, by which the kernel's tables name it. Not by asking the mount, which may not answer yet.
 pub fn device_number(mountpoint: &Path) -> io::Result<String> {
-    let table = mount_table::read("self")?;
-    device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
+    device_in(&MountTable::read()?, mountpoint)
 }
 
 /// The same, of a mount in the namespace of the calling thread.
 pub fn device_number_here(mountpoint: &Path) -> io::Result<String> {
-    let table = mount_table::read("thread-self")?;
-    device_of(&table, mountpoint).map(str::to_owned).ok_or(io::ErrorKind::NotFound.into())
+    device_in(&MountTable::of("thread-self")?, mountpoint)
 }
 
-/// "MAJOR:MINOR" of the last mount of ours on `mountpoint`.
-fn device_of<'a>(table: &'a str, mountpoint: &Path) -> Option<&'a str> {
-    let mountpoint = mount_table::escaped(mountpoint.as_os_str().as_bytes());
-    table.lines().rev().find_map(|line| {
-        let fields: Vec<&str> = line.split(' ').collect();
-        let kind = fields.iter().position(|field| *field == "-").and_then(|dash| fields.get(dash + 1))?;
-        (*kind == FS_TYPE && fields.get(4) == Some(&mountpoint.as_str())).then(|| fields.get(2).copied())?
-    })
+fn device_in(table: &MountTable, mountpoint: &Path) -> io::Result<String> {
+    table.last_weightfs_at(mountpoint).map(|mount| mount.device.clone()).ok_or(io::ErrorKind::NotFound.into())
 }
 
 /// The number that a file of the kernel's has, if it is there.
 pub fn read_number(path: &str) -> Option<u32> {
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_device_of_a_mount_is_found_by_its_escaped_path() {
-        let table = "22 1 0:20 / /proc rw - proc proc rw\n\
-                     40 1 0:41 / /my\\040models rw,nosuid shared:1 - fuse.weightfs /my\\040models rw\n\
-                     41 1 0:42 / /my\\040models rw - tmpfs tmpfs rw\n";
-        assert_eq!(device_of(table, Path::new("/my models")), Some("0:41"));
-        assert_eq!(device_of(table, Path::new("/proc")), None);
-    }
 }

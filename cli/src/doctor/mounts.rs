@@ -11,7 +11,7 @@ use weightfs_mount::doctor::{Finding, Fix};
 
 use crate::exit::Failure;
 use crate::find;
-use crate::machine::mount_table::MountTable;
+use weightfs_mount::mount_table::MountTable;
 
 /// A daemon that takes longer to say what its mount has room for does not answer.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -2,4 +2,3 @@
 
 pub mod fuse;
 pub mod memory;
-pub mod mount_table;

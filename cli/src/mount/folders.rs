@@ -8,7 +8,7 @@ use weightfs_mount::settings::MountSpec;
 
 use super::options::Options;
 use super::values::Folder;
-use crate::machine::mount_table::MountTable;
+use weightfs_mount::mount_table::MountTable;
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -247,7 +247,7 @@ mod tests {
     fn mounts_that_are_there_already_are_told_apart() {
         let (_place, at) = place();
         let table = |path: &Path, fs_type: &str| {
-            MountTable::of_text(&format!("9 1 0:9 / {} rw - {fs_type} x rw", path.display()))
+            MountTable::parse(format!("9 1 0:9 / {} rw - {fs_type} x rw", path.display()).as_bytes())
         };
         let over = options(at("models"), None, vec![]);
         let mounted = check(&over, &table(&at("models"), "fuse.weightfs")).unwrap_err();

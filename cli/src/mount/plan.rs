@@ -15,7 +15,7 @@ use crate::env_vars;
 use crate::exit::{Exit, Failure};
 use crate::machine::fuse::{self, FuseError};
 use crate::machine::memory::Memory;
-use crate::machine::mount_table::MountTable;
+use weightfs_mount::mount_table::MountTable;
 
 const OPEN_WAIT: Wait = Wait(std::time::Duration::from_secs(2));
 const SYSTEM_STATE: &str = "/var/lib/weightfs";

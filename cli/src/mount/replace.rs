@@ -7,8 +7,8 @@ use rustix::io::Errno;
 use super::options::Options;
 use crate::exit::Failure;
 use crate::find;
-use crate::machine::mount_table::MountTable;
 use crate::unmount::detach;
+use weightfs_mount::mount_table::MountTable;
 
 /// Removes what is dead at the places of `options`, and nothing else.
 pub fn dead_mounts(options: &Options) -> Result<(), Failure> {

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::machine::mount_table::Mount;
+use weightfs_mount::mount_table::Mount;
 
 /// Beyond these nobody reads on.
 const MAX_LISTED: usize = 10;

@@ -18,7 +18,7 @@ use crate::env_vars::PATH;
 use crate::exit::{EXIT_CODES_HELP, Exit, Failure};
 use crate::find;
 use crate::machine::fuse::{self, FuseError};
-use crate::machine::mount_table::{Mount, MountTable};
+use weightfs_mount::mount_table::{Mount, MountTable};
 
 /// How long the mount, and then its daemon, may take to be gone once it was told.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -175,8 +175,8 @@ mod tests {
 
     #[test]
     fn only_weightfs_mounts_are_ended() {
-        let table = MountTable::of_text(
-            "1 0 8:1 / / rw - ext4 x rw\n2 1 0:9 / /m rw - fuse.weightfs x rw\n3 1 0:8 / /t rw - tmpfs x rw\n",
+        let table = MountTable::parse(
+            b"1 0 8:1 / / rw - ext4 x rw\n2 1 0:9 / /m rw - fuse.weightfs x rw\n3 1 0:8 / /t rw - tmpfs x rw\n",
         );
         let at = |path: &str| weightfs_at(Path::new(path), &table);
         assert_eq!(at("/m").unwrap().id, 2);
