@@ -7,15 +7,15 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::mount_table::MountTable;
 
-/// How often a mount out of sight is looked at. The table tells of changes by itself.
+/// How often a mount out of sight is looked at, whose files may have been closed. The table tells of changes by itself.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 250_000_000 };
 
 /// One mount to look after.
@@ -32,14 +32,14 @@ pub struct Candidate {
 
 /// Looks after mounts on a thread of its own until it is dropped.
 pub struct Detached {
-    stop: Arc<AtomicBool>,
+    stop: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Detached {
     pub fn start(candidates: Vec<Candidate>) -> io::Result<Self> {
         let table = File::open("/proc/self/mountinfo")?;
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new().name("detached".to_owned()).spawn(move || {
             if let Err(error) = run(&table, candidates, &stopped) {
@@ -52,7 +52,8 @@ impl Detached {
 
 impl Drop for Detached {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Release);
+        // An eventfd that is written once takes it.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(thread) = self.thread.take()
             && thread.join().is_err()
         {
@@ -61,19 +62,46 @@ impl Drop for Detached {
     }
 }
 
-fn run(table: &File, mut candidates: Vec<Candidate>, stop: &AtomicBool) -> io::Result<()> {
-    while !stop.load(Ordering::Acquire) {
+fn run(table: &File, mut candidates: Vec<Candidate>, stop: &OwnedFd) -> io::Result<()> {
+    loop {
         let table_now = MountTable::read()?;
         candidates.iter_mut().for_each(|candidate| (candidate.seen)(&table_now));
         for candidate in candidates.extract_if(.., |c| !table_now.has_device(&c.device) && !(c.busy)()) {
             (candidate.ended)();
         }
-        // A change of the table wakes it; the time-out is for files that are closed and for the end.
-        let mut wanted = [PollFd::new(table, PollFlags::PRI)];
+        let mut wanted = [PollFd::new(table, PollFlags::PRI), PollFd::new(stop, PollFlags::IN)];
         match rustix::event::poll(&mut wanted, Some(&LOOK)) {
+            Ok(_) if !wanted[1].revents().is_empty() => return Ok(()),
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    fn candidate(device: &str, sender: &std::sync::mpsc::Sender<&'static str>) -> Candidate {
+        let (seen, ended) = (sender.clone(), sender.clone());
+        Candidate {
+            device: device.to_owned(),
+            busy: Box::new(|| false),
+            seen: Box::new(move |_| seen.send("seen").unwrap()),
+            ended: Box::new(move || ended.send("ended").unwrap()),
+        }
+    }
+
+    #[test]
+    fn what_is_in_no_table_has_ended_and_what_is_mounted_has_not() {
+        let table = MountTable::read().unwrap();
+        let mounted = table.containing(std::path::Path::new("/proc/self")).unwrap().device.clone();
+        let ((here, of_here), (gone, of_gone)) = (channel(), channel());
+        let detached = Detached::start(vec![candidate(&mounted, &here), candidate("0:0", &gone)]).unwrap();
+        assert_eq!([of_gone.recv().unwrap(), of_gone.recv().unwrap()], ["seen", "ended"]);
+        assert_eq!([of_here.recv().unwrap(), of_here.recv().unwrap()], ["seen", "seen"]);
+        drop((detached, here, gone));
+        assert!(of_here.iter().chain(&of_gone).all(|told| told == "seen"));
+    }
 }
