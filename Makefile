@@ -121,15 +121,15 @@ demo: release venv
 	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \
 		--megabytes $(DEMO_MB) $(if $(MODELS),--models "$(MODELS)")
 
-# Figures: all of them in at most twenty minutes, into benches/REPORT.md; as root, and on a machine that does nothing
+# Figures: weightfs beside the plain folder, in at most twenty minutes, into benches/REPORT.md; as root, and on a machine that does nothing
 # else. BENCH_OPTIONS are those of weightfs-bench (--dir chooses the disk). Loaders that bring torch take several GB:
 # 'make bench-engines' once, with TORCH_INDEX as above, and they take part from then on.
 bench: bench-programs
 	target/release/weightfs-bench --out benches $(BENCH_OPTIONS)
 
-# Up to 200,000 files, and as much in RAM as the machine has.
+# How costs grow, up to 200,000 files and 12 GiB in RAM, into benches/growth/REPORT.md: a quarter of an hour.
 bench-long: bench-programs
-	target/release/weightfs-bench --long --out target/bench-long $(BENCH_OPTIONS)
+	target/release/weightfs-bench --long --out benches/growth $(BENCH_OPTIONS)
 
 # What single decisions cost: headers, plans, the policy, a hit.
 bench-micro: tools

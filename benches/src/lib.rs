@@ -20,4 +20,5 @@ pub mod readahead;
 pub mod readers;
 pub mod report;
 pub mod scenario;
+pub mod wakeup;
 pub mod weightfs;

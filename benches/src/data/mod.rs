@@ -45,7 +45,7 @@ impl Sizes {
         large: 800 << 20,
         medium: 512 << 20,
         turn: 200 << 20,
-        table: 200 << 20,
+        table: 128 << 20,
         first_byte_files: 64,
         first_byte_size: 4 << 20,
         small_files: 20_000,

@@ -39,7 +39,7 @@ pub fn run(bench: &mut Bench, before: Before, scenario: &Scenario) -> Result<Vec
     let size = bench.size(Model::Medium)?;
     let of_folder = |count: usize| {
         caches::drop_all()?;
-        memory::back(size * 3)?;
+        memory::back(size * 9 / 4)?;
         let used = process::used_memory()?;
         if before == Before::Warm {
             hold(1, &native)?;
@@ -50,7 +50,7 @@ pub fn run(bench: &mut Bench, before: Before, scenario: &Scenario) -> Result<Vec
         weightfs.forget_history()?;
         let mounted = weightfs.mount(&[])?;
         caches::drop_all()?;
-        memory::back(size * 3)?;
+        memory::back(size * 9 / 4)?;
         let used = process::used_memory()?;
         if before == Before::Warm {
             mounted.prefetch(std::slice::from_ref(&through_mount))?;

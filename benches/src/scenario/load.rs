@@ -99,14 +99,17 @@ impl Load {
             size: bench.size(self.model)?,
             watch: Rc::clone(&bench.watch),
         };
-        let mut mounted = run.prepare_mount(&mut bench.readers)?;
+        let mounted = RefCell::new(run.prepare_mount(&mut bench.readers)?);
         run.prepare_native(&mut bench.readers)?;
         let pairs = {
             let readers = RefCell::new(&mut bench.readers);
             interleave(
                 bench.pairs,
-                || run.native_sample(&mut readers.borrow_mut()),
-                || run.mount_sample(&mut readers.borrow_mut(), &mut mounted),
+                || {
+                    run.end(&mut mounted.borrow_mut())?;
+                    run.native_sample(&mut readers.borrow_mut())
+                },
+                || run.mount_sample(&mut readers.borrow_mut(), &mut mounted.borrow_mut()),
             )?
         };
         let judged = (Relation::Ratio, self.bar);
@@ -114,7 +117,7 @@ impl Load {
         if self.native == Native::Device {
             comparison = comparison.between(Sides::of("fio", "weightfs"));
         }
-        if let Some(mounted) = mounted {
+        if let Some(mounted) = mounted.into_inner() {
             bench.verify(self.model)?;
             mounted.unmount()?;
         }
@@ -159,6 +162,11 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
+    /// Ends a mount of which no other sample is taken: what it holds is memory that the other side does not have.
+    fn end(&self, mounted: &mut Option<Mounted<'a>>) -> Result<()> {
+        mounted.take_if(|_| self.load.served.is_new()).map_or(Ok(()), Mounted::unmount)
+    }
+
     fn native_sample(&self, readers: &mut Readers) -> Result<Sample> {
         if self.load.native != Native::AsLeft {
             caches::drop_all()?;
@@ -182,9 +190,6 @@ impl<'a> Run<'a> {
     fn mount_sample(&self, readers: &mut Readers, mounted: &mut Option<Mounted<'a>>) -> Result<Sample> {
         let served = self.load.served;
         if served.is_new() {
-            if let Some(old) = mounted.take() {
-                old.unmount()?;
-            }
             if served == Served::NewUnknown {
                 self.weightfs.forget_history()?;
             }
@@ -201,8 +206,11 @@ impl<'a> Run<'a> {
 
     /// Room for what a load allocates, whichever side it is: the page cache or the arena, and a copy on top.
     fn prepare_memory(&self) -> Result<()> {
-        let allocates = self.load.native != Native::AsLeft || matches!(self.load.reader, Reader::Python(_));
-        if allocates { memory::back(self.size * 9 / 4) } else { Ok(()) }
+        match (self.load.native, self.load.reader) {
+            (Native::AsLeft, Reader::Python(_)) => memory::back(self.size * 5 / 4),
+            (Native::AsLeft, _) => Ok(()),
+            _ => memory::back(self.size * 9 / 4),
+        }
     }
 
     fn load_once(&self, readers: &mut Readers, path: &Path) -> Result<Loaded> {

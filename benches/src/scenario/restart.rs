@@ -12,7 +12,7 @@ use crate::readers::{Loaded, Reader};
 use crate::report::{Bar, Comparison, Figure, Outcome, Relation, Sample, Sides, Unit};
 
 /// A load takes a twentieth of a second, and whoever else runs then counts: more of them cost little.
-const TIMES: usize = 3;
+const TIMES: usize = 2;
 
 /// So long a worker lives at least.
 const LIFE: Duration = Duration::from_millis(1200);

@@ -12,13 +12,25 @@ use crate::readahead::KERNELS_DEFAULT;
 use crate::readers::{Loader, Reader};
 use crate::report::Bar;
 
-/// How far the scenarios go whose length is a choice.
+/// Which scenarios, and how far those go whose length is a choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
+    /// All of them, as short as they can be.
     Quick,
+    /// What is set against the plain folder.
     Usual,
-    /// For hours in which nobody waits.
+    /// How costs grow.
     Long,
+}
+
+impl Length {
+    fn has(self, scenario: &Scenario) -> bool {
+        match self {
+            Length::Quick => true,
+            Length::Usual => !matches!(scenario.job, Job::Scale(_)),
+            Length::Long => matches!(scenario.job, Job::Scale(_)),
+        }
+    }
 }
 
 pub fn all(length: Length) -> Vec<Scenario> {
@@ -52,7 +64,7 @@ pub fn all(length: Length) -> Vec<Scenario> {
     let resident_map = load("resident-map", "resident, private map", Large, PrivateMap, resident, at_least(1.05));
     let cold_map =
         load("cold-map-known", "cold, private map, known to be loaded", Medium, PrivateMap, known, at_least(1.2));
-    vec![
+    let mut all = vec![
         load("resident-pread", "resident, 8 × 2 MiB pread", Large, Pread, resident, at_least(0.95)),
         resident_map,
         by_default(resident_map, "resident-map-128", "resident, private map, readahead of 128 KiB as kernels have it"),
@@ -91,7 +103,9 @@ pub fn all(length: Length) -> Vec<Scenario> {
         // These take longest, and no bar is held to them.
         of("readers", "every reader in every way", Job::Readers(Which::Usual)),
         of("engines", "loaders with engines of their own", Job::Readers(Which::Engines)),
-    ]
+    ];
+    all.retain(|scenario| length.has(scenario));
+    all
 }
 
 #[cfg(test)]
@@ -100,10 +114,20 @@ mod tests {
 
     #[test]
     fn every_scenario_has_a_name_of_its_own() {
-        let mut ids: Vec<_> = all(Length::Usual).iter().map(|scenario| scenario.id).collect();
+        let mut ids: Vec<_> = all(Length::Quick).iter().map(|scenario| scenario.id).collect();
         let count = ids.len();
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len(), count);
+    }
+
+    #[test]
+    fn the_usual_run_and_the_long_one_have_every_scenario_between_them_and_none_twice() {
+        let ids = |length| all(length).iter().map(|scenario| scenario.id).collect::<Vec<_>>();
+        let mut both = [ids(Length::Usual), ids(Length::Long)].concat();
+        let mut every = ids(Length::Quick);
+        both.sort_unstable();
+        every.sort_unstable();
+        assert_eq!(both, every);
     }
 }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use super::{Bench, Scenario};
 use crate::caches;
 use crate::error::{BenchError, Doing, Result};
-use crate::measure::interleave;
+use crate::measure::{Spread, interleave};
 use crate::passthrough::{self, Passthrough};
-use crate::report::{Bar, Comparison, Outcome, Relation, Sample, Sides, Unit};
+use crate::report::{Bar, Comparison, Figure, Outcome, Relation, Sample, Sides, Unit};
+use crate::wakeup;
 use crate::weightfs::{Mounted, Work};
 
 /// Longer than the kernel keeps names and attributes that are not renewed.
@@ -115,8 +116,33 @@ impl Walk {
         if self.through == Through::Passthrough {
             comparison.sides = Sides::of("native", "passthrough_ll");
         }
-        Ok(vec![Outcome::Compared(comparison)])
+        let mut outcomes = vec![Outcome::Compared(comparison)];
+        if self.when == When::Again && self.through == Through::Weightfs {
+            outcomes.extend(wake_ups(&native, scenario)?);
+        }
+        Ok(outcomes)
     }
+}
+
+/// What of a later walk is nobody's work: each folder is opened, of which the daemon is asked.
+fn wake_ups(folder: &Path, scenario: &Scenario) -> Result<Option<Outcome>> {
+    let folders = 1 + folders(folder)?;
+    let title =
+        format!("{}: of that, waking a thread on another core and being woken, {folders} times", scenario.title);
+    let figure = |each: Spread| {
+        let all = each.median * folders as f64 / 1e3;
+        Outcome::Figure(Figure::of(format!("{}-wake-ups", scenario.id), title, Unit::Milliseconds, all, None))
+    };
+    Ok(wakeup::there_and_back()?.map(figure))
+}
+
+fn folders(folder: &Path) -> Result<usize> {
+    let what = || format!("list {}", folder.display());
+    let mut found = 0;
+    for entry in std::fs::read_dir(folder).doing(what)? {
+        found += usize::from(entry.doing(what)?.file_type().doing(what)?.is_dir());
+    }
+    Ok(found)
 }
 
 fn walk(folder: &Path, expected: usize) -> Result<Sample> {

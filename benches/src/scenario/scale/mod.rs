@@ -35,8 +35,7 @@ impl Scale {
     pub fn files(length: Length) -> Self {
         Scale::Files(match length {
             Length::Quick => &[20, 200],
-            Length::Usual => &[100, 2_000, 20_000],
-            Length::Long => &[100, 2_000, 20_000, 200_000],
+            _ => &[100, 2_000, 20_000, 200_000],
         })
     }
 
@@ -50,8 +49,7 @@ impl Scale {
     pub fn resident(length: Length) -> Self {
         Scale::Resident(match length {
             Length::Quick => &[1, 2],
-            Length::Usual => &[1, 4, 16],
-            Length::Long => &[1, 2, 4, 8, 16, 32, 48],
+            _ => &[1, 2, 4, 8, 16, 32, 48],
         })
     }
 

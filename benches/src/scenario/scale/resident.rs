@@ -1,18 +1,35 @@
 //! More and more bytes in the arena: what the daemon takes besides, how fast its worker is replaced, and how it ends.
 
-use std::path::PathBuf;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::{Curves, Folder, GIB, RUNS, milliseconds};
 use crate::caches;
 use crate::data::sparse;
-use crate::error::Result;
+use crate::error::{Doing, Result};
 use crate::memory;
 use crate::report::{Figure, Outcome, Unit};
 use crate::scenario::{Bench, Scenario};
 
 /// Bytes of one of the models.
 pub const MODEL: u64 = GIB / 4;
+
+const PIECE: usize = 2 << 20;
+
+/// Into the page cache.
+fn read_through(path: &Path) -> Result<()> {
+    let what = || format!("read {}", path.display());
+    let file = File::open(path).doing(what)?;
+    let (mut buffer, mut offset) = (vec![1; PIECE], 0);
+    loop {
+        match file.read_at(&mut buffer, offset).doing(what)? {
+            0 => return Ok(()),
+            length => offset += length as u64,
+        }
+    }
+}
 
 pub fn run(bench: &mut Bench, counts: &[u64], scenario: &Scenario) -> Result<Vec<Outcome>> {
     let folder = Folder::make(bench)?;
@@ -29,6 +46,11 @@ pub fn run(bench: &mut Bench, counts: &[u64], scenario: &Scenario) -> Result<Vec
             // Room for the watermarks.
             let weightfs = folder.with_ram(bytes + bytes / 16 + MODEL);
             weightfs.forget_history()?;
+            caches::drop_all()?;
+            memory::back(bytes)?;
+            let start = Instant::now();
+            (0..count).try_for_each(|index| read_through(&folder.path().join(name(index))))?;
+            curves.add("native, page cache", count, milliseconds(start));
             caches::drop_all()?;
             memory::back(bytes)?;
             let mut mounted = weightfs.mount(&[])?;
@@ -58,8 +80,9 @@ pub fn run(bench: &mut Bench, counts: &[u64], scenario: &Scenario) -> Result<Vec
         ),
         growth(
             ("time", "what takes longer with more in RAM", "GiB resident", Unit::Milliseconds),
-            &["weightfs, prefetch", "weightfs, worker replaced", "weightfs, unmount"],
-            "Bytes are brought one by one, and the kernel gives back page by page. A worker that replaces another maps \
+            &["native, page cache", "weightfs, prefetch", "weightfs, worker replaced", "weightfs, unmount"],
+            "Bytes are brought one by one, as the page cache takes them. A virtual machine that has to ask its host \
+             for memory takes longer for a GiB the more it asks for, on either side. A worker that replaces another maps \
              the arena as it is and copies nothing.",
         ),
         Outcome::Figure(Figure::of(format!("{}-each", scenario.id), title, Unit::Kibibytes, each, None)),
