@@ -206,10 +206,13 @@ impl<'a> Run<'a> {
 
     /// Room for what a load allocates, whichever side it is: the page cache or the arena, and a copy on top.
     fn prepare_memory(&self) -> Result<()> {
-        match (self.load.native, self.load.reader) {
-            (Native::AsLeft, Reader::Python(_)) => memory::back(self.size * 5 / 4),
-            (Native::AsLeft, _) => Ok(()),
-            _ => memory::back(self.size * 9 / 4),
+        let copies = matches!(self.load.reader, Reader::Python(_));
+        // The page cache keeps nothing of maps that the daemon answers from one to the next.
+        let fills = self.load.served == Served::Streamed && self.load.reader == Reader::PrivateMap;
+        match self.load.native {
+            Native::AsLeft if copies || fills => memory::back(self.size * 5 / 4),
+            Native::AsLeft => Ok(()),
+            Native::Empty | Native::Device => memory::back(self.size * 9 / 4),
         }
     }
 
