@@ -20,7 +20,7 @@ const TOUCH: u64 = 2 * MIB;
 
 const WINDOW: Window = Window { demand: 64 * MIB, ahead: 256 * MIB };
 
-/// A model of which only the header is there.
+/// A model of which only the header is there. Its data reads as zeros: a reader of headers may read on into it.
 struct Header {
     bytes: Vec<u8>,
     size: u64,
@@ -32,9 +32,13 @@ impl Bytes for Header {
     }
 
     fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> std::io::Result<()> {
-        let start = offset as usize;
-        let bytes = self.bytes.get(start..start + buffer.len()).ok_or(std::io::ErrorKind::UnexpectedEof)?;
-        buffer.copy_from_slice(bytes);
+        if offset + buffer.len() as u64 > self.size {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+        let header = self.bytes.get(offset as usize..).unwrap_or_default();
+        let (from_header, data) = buffer.split_at_mut(header.len().min(buffer.len()));
+        from_header.copy_from_slice(&header[..from_header.len()]);
+        data.fill(0);
         Ok(())
     }
 }
