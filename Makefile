@@ -121,9 +121,9 @@ demo: release venv
 	$(VENV)/bin/python tests/demo/demo.py --weightfs target/release/weightfs \
 		--megabytes $(DEMO_MB) $(if $(MODELS),--models "$(MODELS)")
 
-# Figures: weightfs beside the plain folder, in at most twenty minutes, into benches/REPORT.md; as root, and on a machine that does nothing
-# else. BENCH_OPTIONS are those of weightfs-bench (--dir chooses the disk). Loaders that bring torch take several GB:
-# 'make bench-engines' once, with TORCH_INDEX as above, and they take part from then on.
+# Figures: weightfs beside the plain folder, in at most twenty minutes, into benches/REPORT.md; as root, and on a
+# machine that does nothing else. BENCH_OPTIONS are those of weightfs-bench (--dir chooses the disk). Loaders that bring
+# torch take several GB: 'make bench-engines' once, with TORCH_INDEX as above, and they take part from then on.
 bench: bench-programs
 	target/release/weightfs-bench --out benches $(BENCH_OPTIONS)
 

@@ -49,7 +49,7 @@ pub fn run(bench: &mut Bench, counts: &[u64], scenario: &Scenario) -> Result<Vec
 }
 
 /// GB a second of so many threads, each with the file opened for itself and a buffer of its own.
-fn read_all(path: &Path, count: u64) -> Result<f64> {
+pub fn read_all(path: &Path, count: u64) -> Result<f64> {
     let what = || format!("read {}", path.display());
     let (begin, size) = (Barrier::new(count as usize + 1), std::fs::metadata(path).doing(what)?.len());
     let read = || -> std::io::Result<()> {

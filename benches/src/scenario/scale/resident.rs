@@ -1,35 +1,19 @@
 //! More and more bytes in the arena: what the daemon takes besides, how fast its worker is replaced, and how it ends.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Instant;
 
+use super::readers::read_all;
 use super::{Curves, Folder, GIB, RUNS, milliseconds};
 use crate::caches;
 use crate::data::sparse;
-use crate::error::{Doing, Result};
+use crate::error::Result;
 use crate::memory;
 use crate::report::{Figure, Outcome, Unit};
 use crate::scenario::{Bench, Scenario};
 
 /// Bytes of one of the models.
 pub const MODEL: u64 = GIB / 4;
-
-const PIECE: usize = 2 << 20;
-
-/// Into the page cache.
-fn read_through(path: &Path) -> Result<()> {
-    let what = || format!("read {}", path.display());
-    let file = File::open(path).doing(what)?;
-    let (mut buffer, mut offset) = (vec![1; PIECE], 0);
-    loop {
-        match file.read_at(&mut buffer, offset).doing(what)? {
-            0 => return Ok(()),
-            length => offset += length as u64,
-        }
-    }
-}
 
 pub fn run(bench: &mut Bench, counts: &[u64], scenario: &Scenario) -> Result<Vec<Outcome>> {
     let folder = Folder::make(bench)?;
@@ -49,7 +33,7 @@ pub fn run(bench: &mut Bench, counts: &[u64], scenario: &Scenario) -> Result<Vec
             caches::drop_all()?;
             memory::back(bytes)?;
             let start = Instant::now();
-            (0..count).try_for_each(|index| read_through(&folder.path().join(name(index))))?;
+            (0..count).try_for_each(|index| read_all(&folder.path().join(name(index)), 1).map(drop))?;
             curves.add("native, page cache", count, milliseconds(start));
             caches::drop_all()?;
             memory::back(bytes)?;
