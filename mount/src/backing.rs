@@ -1,5 +1,8 @@
 //! The kernel's references to arena files, one for each resident number that is open in passthrough.
 //!
+//! A number is open either so or for the kernel to keep its pages, never both at once: the kernel would refuse the later
+//! one. The first handle decides.
+//!
 //! They belong to the connection and not to the process that made them: the next worker goes on with their numbers,
 //! which is why they are kept as numbers. All handles of one number must use the same reference.
 
@@ -18,10 +21,10 @@ const FOPEN_PASSTHROUGH: u32 = 1 << 7;
 const HEADER: u32 = 16;
 const OPENED: u32 = 16;
 
-/// A reference, and the handles that use it.
+/// A reference, none where the kernel keeps pages instead, and the handles that are open so.
 #[derive(Debug, Default)]
 struct Backing {
-    number: u32,
+    number: Option<u32>,
     handles: BTreeSet<u64>,
 }
 
@@ -40,8 +43,9 @@ impl Backings {
         self.device.as_fd()
     }
 
-    /// A reference of an earlier worker, with the handles that use it. One that nobody uses is given back.
-    pub fn restore(&self, resident: u64, number: u32, handles: BTreeSet<u64>) {
+    /// A number that is known from an earlier worker, with the handles that have it open. A reference that nobody uses is
+    /// given back.
+    pub fn restore(&self, resident: u64, number: Option<u32>, handles: BTreeSet<u64>) {
         if handles.is_empty() {
             self.close(resident, number);
         } else {
@@ -49,20 +53,21 @@ impl Backings {
         }
     }
 
-    /// The number of the reference for one more handle.
-    ///
-    /// # Errors
-    /// Where the kernel does not open files of the arena itself.
-    pub fn of(&self, resident: u64, handle: u64, arena: &File) -> io::Result<u32> {
+    /// The number of the reference for one more handle, None where the kernel is to keep pages instead. The first handle of a
+    /// resident number decides: by whether there is an `arena` to refer to, and whether the kernel opens files of the arena
+    /// itself; where it does not, `failed` is told why.
+    pub fn of(&self, resident: u64, handle: u64, arena: Option<&File>, failed: impl FnOnce(io::Error)) -> Option<u32> {
         let mut by_resident = self.by_resident.lock();
         if let Some(backing) = by_resident.get_mut(&resident) {
             backing.handles.insert(handle);
-            return Ok(backing.number);
+            return backing.number;
         }
-        let number = fuser::BackingId::create_raw(&self.device, arena)?;
-        self.ledger.note(&Record::Backing { mount: self.ledger.mount, resident, backing: Some(number) });
+        let number = arena.and_then(|arena| fuser::BackingId::create_raw(&self.device, arena).map_err(failed).ok());
+        if number.is_some() {
+            self.ledger.note(&Record::Backing { mount: self.ledger.mount, resident, backing: number });
+        }
         by_resident.insert(resident, Backing { number, handles: BTreeSet::from([handle]) });
-        Ok(number)
+        number
     }
 
     /// A handle was closed.
@@ -78,7 +83,8 @@ impl Backings {
     }
 
     /// Noted first: a number that was given back may soon stand for another file.
-    fn close(&self, resident: u64, number: u32) {
+    fn close(&self, resident: u64, number: Option<u32>) {
+        let Some(number) = number else { return };
         self.ledger.note(&Record::Backing { mount: self.ledger.mount, resident, backing: None });
         if let Err(error) = weightfs::sys::close_backing(self.device.as_fd(), number) {
             tracing::debug!(%error, "the kernel keeps a reference to an arena file");

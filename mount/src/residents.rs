@@ -1,7 +1,8 @@
-//! Resident node numbers: one for each generation that is whole in the arena, opened in passthrough and in no other way.
+//! Resident node numbers: one for each generation that is whole in the arena, whose content never changes, opened as a
+//! snapshot and in no other way.
 //!
-//! The kernel allows one way of opening a node at a time, so a resident generation has a node number of its own beside
-//! the file's. Lookup answers with the one that fits; an open that meets the wrong one is bounced (see `bounce`).
+//! The kernel allows passthrough and other ways of opening a node only one at a time, and pages that it keeps belong to a
+//! node, so a resident generation has a node number of its own beside the file's. Lookup answers with the one that fits; an open that meets the wrong one is bounced (see `bounce`).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ pub struct Resident {
     pub node: u64,
     pub generation: Arc<Generation>,
     lookups: Lookups,
-    /// It was opened in another way than passthrough, and is not opened in passthrough any more: the kernel would refuse
-    /// one of both.
+    /// It was opened in another way, and is not opened as a snapshot any more: the kernel would refuse one of both, or mix
+    /// what it keeps of them.
     withdrawn: Mutex<bool>,
 }
 
@@ -38,13 +39,13 @@ impl Resident {
         *self.withdrawn.lock()
     }
 
-    /// Opens it in passthrough, which `hold` does, if it may be.
+    /// Opens it as a snapshot, which `hold` does, if it may be.
     pub fn enter<T>(&self, hold: impl FnOnce() -> Option<T>) -> Option<T> {
         let withdrawn = self.withdrawn.lock();
         if *withdrawn { None } else { hold() }
     }
 
-    /// From here on it is opened in other ways. False where somebody has it open in passthrough.
+    /// From here on it is opened in other ways. False where somebody has it open as a snapshot.
     pub fn withdraw(&self) -> bool {
         let mut withdrawn = self.withdrawn.lock();
         *withdrawn |= !self.generation.is_held();
@@ -120,8 +121,8 @@ impl Residents {
         Ok(id)
     }
 
-    /// A number that an earlier worker has told the kernel of. The latest one of a file that is `held`, open in
-    /// passthrough, is its number again. One that nobody holds may be open in another way: it stays out of use.
+    /// A number that an earlier worker has told the kernel of. The latest one of a file that is `held`, open as a
+    /// snapshot, is its number again. One that nobody holds may be open in another way: it stays out of use.
     pub fn restore(&self, id: u64, file: &FileState, node: u64, slot: u32, generation: &Arc<Generation>, held: bool) {
         let resident = Resident::new(id, node, generation, Lookups::in_slot(slot));
         *resident.withdrawn.lock() = !held;

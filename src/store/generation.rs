@@ -66,8 +66,8 @@ pub struct Generation {
     writers: Writers,
     /// Open handles of any kind.
     pub(super) handles: AtomicU32,
-    /// Open passthrough handles. Held while extents are evicted, so that none is opened meanwhile.
-    pub(super) passthrough: Mutex<u32>,
+    /// Open snapshots. Locked while extents are evicted, so that none is opened meanwhile.
+    pub(super) snapshots: Mutex<u32>,
     /// What the policy was last told of whether clients hold it.
     pub(super) marked_held: AtomicBool,
     legacy: Arc<Legacy>,
@@ -116,7 +116,7 @@ impl Generation {
             believed: AtomicU64::new(now.map_or(0, |now| now + TRUST_MILLISECONDS)),
             writers: Writers::default(),
             handles: AtomicU32::new(0),
-            passthrough: Mutex::new(0),
+            snapshots: Mutex::new(0),
             marked_held: AtomicBool::new(false),
             legacy,
         }
@@ -152,16 +152,16 @@ impl Generation {
         self.extents.is_complete()
     }
 
-    /// Whether a client has it open in passthrough.
+    /// Whether a client has a snapshot of it open.
     pub fn is_held(&self) -> bool {
-        *self.passthrough.lock() > 0
+        *self.snapshots.lock() > 0
     }
 
-    /// Whether a client has it open in passthrough, or mapped.
+    /// Whether a client has a snapshot of it open, or mapped.
     pub(super) fn is_open_or_mapped(&self) -> bool {
-        // Held throughout: whoever opened it in passthrough meanwhile would wait for the lease.
-        let passthrough = self.passthrough.lock();
-        *passthrough > 0 || !self.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
+        // Held throughout: whoever opened it meanwhile would wait for the lease.
+        let snapshots = self.snapshots.lock();
+        *snapshots > 0 || !self.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
     }
 
     /// Bytes that are not in the arena.
@@ -194,7 +194,7 @@ impl Generation {
     pub(super) fn arena_or<E>(&self, make: impl FnOnce() -> Result<ArenaFile, E>) -> Result<&ArenaFile, E> {
         if self.arena.get().is_none() {
             // Two makers at once: `make` refuses the second name, so it is serialised by this lock.
-            let _making = self.passthrough.lock();
+            let _making = self.snapshots.lock();
             if self.arena.get().is_none() {
                 let made = make()?;
                 self.leave_behind(&made);
@@ -358,7 +358,7 @@ pub(super) enum Look {
     Unknown,
 }
 
-/// A whole generation that a client has open in passthrough: nothing of it is evicted while this lives.
+/// A whole generation of which a client has a snapshot open: nothing of it is evicted while this lives.
 #[derive(Debug)]
 pub struct Held {
     generation: Arc<Generation>,
@@ -367,11 +367,11 @@ pub struct Held {
 impl Held {
     /// None where something of it is missing.
     pub(super) fn new(generation: &Arc<Generation>) -> Option<Self> {
-        let mut passthrough = generation.passthrough.lock();
+        let mut snapshots = generation.snapshots.lock();
         if !generation.extents.is_complete() {
             return None;
         }
-        *passthrough += 1;
+        *snapshots += 1;
         Some(Self { generation: Arc::clone(generation) })
     }
 
@@ -389,7 +389,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        *self.generation.passthrough.lock() -= 1;
+        *self.generation.snapshots.lock() -= 1;
     }
 }
 

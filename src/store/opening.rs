@@ -97,8 +97,8 @@ impl Store {
         }
     }
 
-    /// Holds a whole generation for a client in passthrough, which is a use of all of it. None where something of it is
-    /// missing.
+    /// Holds a whole generation for a client that reads it without being watched, which is a use of all of it. None where
+    /// something of it is missing.
     pub fn hold(&self, generation: &Arc<Generation>) -> Option<Held> {
         let held = Held::new(generation)?;
         let (file, all) = (generation.file_id(), 0..generation.extents.count());
@@ -111,6 +111,11 @@ impl Store {
     /// Whether this open is expected to load the whole file.
     pub fn expects_load(&self, opened: &Opened) -> bool {
         self.memory.expect(&opened.generation, &opened.course) == Expectation::WholeLoad
+    }
+
+    /// Whether this content is expected to be mapped: its last load was.
+    pub fn expects_maps(&self, generation: &Generation) -> bool {
+        self.memory.last_kind(&generation.identity()) == Some(OpenKind::WholeLoadMapped)
     }
 
     /// Whether what is missing of a generation can be kept without evicting anything that is worth more.

@@ -39,8 +39,8 @@ impl Fs {
                     None => self.store.read_source(&file.source, file.node.key.device, range, reply),
                 }
             }
-            // Reads of passthrough files do not come here, unless the kernel has its reasons.
-            Content::Passthrough { held, .. } => {
+            // In passthrough they do not come here, unless the kernel has its reasons.
+            Content::Snapshot { held, .. } => {
                 let bytes = held.bytes(range);
                 self.ledger.legacy.add(Tally::ServedFromRam, bytes.len() as u64);
                 reply(Ok(bytes));
@@ -107,7 +107,7 @@ impl Fs {
     /// Where data or a hole begins at or after `offset`.
     pub fn seek(&self, handle: u64, offset: u64, hole: bool) -> Result<u64, FsError> {
         let file = self.handles.file(handle)?;
-        if let Content::Passthrough { held, .. } = &file.content
+        if let Content::Snapshot { held, .. } = &file.content
             && !shows_source(&file, held)
         {
             // Nobody knows any more where it had holes.
@@ -132,7 +132,7 @@ impl Fs {
         // The reply has room for a number of 32 bits.
         let length = length.min(1 << 30) as usize;
         let is_right = || match &source.content {
-            Content::Passthrough { held, .. } => shows_source(&source, held),
+            Content::Snapshot { held, .. } => shows_source(&source, held),
             Content::Stream(_) | Content::Source { .. } => true,
         };
         // The kernel then copies what it reads from the snapshot itself, over what was copied here in vain.
@@ -163,7 +163,7 @@ impl Fs {
     }
 }
 
-/// Whether the source has the content that a client has open in passthrough.
+/// Whether the source has the content of a snapshot that a client has open.
 fn shows_source(file: &OpenFile, held: &Held) -> bool {
     identity_of(file.source.file()).is_ok_and(|now| now == held.generation().identity())
 }

@@ -2,10 +2,12 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
+use weightfs::store::Generation;
 
 use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
@@ -78,8 +80,8 @@ impl Fs {
     pub(super) fn plain_entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
         let mut found = self.look(parent, directory, name)?;
         let is_file = FileType::from_raw_mode(found.stat.st_mode).is_file();
-        if is_file && self.has_passthrough() && self.store.find(&identity(&found.stat)).is_some_and(|g| g.is_complete())
-        {
+        let is_numbered = |generation: &Arc<Generation>| generation.is_complete() && self.is_numbered(generation);
+        if is_file && self.store.find(&identity(&found.stat)).as_ref().is_some_and(is_numbered) {
             found.ttl = Ttl::NONE;
         }
         self.found(parent, name, found)
@@ -119,12 +121,15 @@ impl Fs {
     fn found_resident(&self, parent: &Node, name: &OsStr, found: &Found) -> Result<Option<Entry>, FsError> {
         let Found { stat, origin, ttl, .. } = found;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if !kind.is_file() || !self.has_passthrough() {
+        if !kind.is_file() {
             return Ok(None);
         }
         let Some(generation) = self.store.find(&identity(stat)).filter(|generation| generation.is_complete()) else {
             return Ok(None);
         };
+        if !self.is_numbered(&generation) {
+            return Ok(None);
+        }
         // The file's own node stands behind every number of it, and is known as long as one of them is: the kernel, which
         // forgets the resident one, forgets it with that.
         let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone())?;

@@ -184,6 +184,13 @@ impl Fs {
         self.passthrough.load(Ordering::Acquire)
     }
 
+    /// Whether a whole generation is opened under a number of its own. In passthrough it must be. Where the daemon serves it,
+    /// the kernel drops the pages of a file at each mapping, or keeps them under a number whose content never changes: that
+    /// pays for what is mapped, while system calls are answered best without.
+    fn is_numbered(&self, generation: &Generation) -> bool {
+        self.has_passthrough() || self.store.expects_maps(generation)
+    }
+
     /// Files and directories that clients have open.
     pub fn open_handles(&self) -> usize {
         self.handles.count()

@@ -27,8 +27,9 @@ pub enum OpenMode {
     Direct,
     /// Keep pages as usual, from this open on.
     Cached,
-    /// Serve it out of this generation's arena file, under this resident number.
-    Passthrough { resident: u64, generation: Arc<Generation> },
+    /// The content of this generation, under this resident number: out of its arena file without asking the daemon, or where
+    /// that is not possible, keeping pages from one open to the next. It never changes.
+    Snapshot { resident: u64, generation: Arc<Generation> },
 }
 
 #[derive(Clone, Debug)]
@@ -152,8 +153,8 @@ impl Fs {
                 let loads = situation.expected && situation.room && !self.options.open_wait.is_zero();
                 self.open_stream(open, opened, loads)?
             }
-            Choice::Passthrough | Choice::Source => match resident {
-                Some(resident) => self.open_resident(open, &resident, choice == Choice::Passthrough)?,
+            Choice::Snapshot | Choice::Source => match resident {
+                Some(resident) => self.open_resident(open, &resident, choice == Choice::Snapshot)?,
                 None => self.open_from_source(open)?,
             },
         };
@@ -212,6 +213,7 @@ impl Fs {
         Situation {
             writes: false,
             passthrough: self.has_passthrough(),
+            numbered: generation.is_some_and(|generation| self.is_numbered(generation)),
             renamed: false,
             resident_node: resident.is_some(),
             current: match (resident, opened) {
@@ -233,19 +235,24 @@ impl Fs {
         }
     }
 
-    /// Opens a resident number: in passthrough if that is what was decided, or if others have it open so; the kernel
-    /// allows no other way then.
+    /// Opens a resident number: a snapshot if that is what was decided, or if others have it open so. In passthrough the
+    /// kernel allows no other way then, and what it keeps of a number must not be mixed with other content.
     fn open_resident(&self, open: Open<'_>, resident: &Resident, decided: bool) -> Result<OpenReply, FsError> {
         let mut may_enter = decided;
         loop {
             if may_enter && let Some(held) = resident.enter(|| self.store.hold(&resident.generation)) {
-                self.ledger.legacy.add(Tally::PassthroughOpens, 1);
-                self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
-                self.tell_open(&resident.generation, "passthrough");
+                if self.has_passthrough() {
+                    self.ledger.legacy.add(Tally::PassthroughOpens, 1);
+                    self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
+                    self.tell_open(&resident.generation, "passthrough");
+                } else {
+                    self.ledger.legacy.add(Tally::StreamOpens, 1);
+                    self.tell_open(&resident.generation, "stream");
+                }
                 let generation = Arc::clone(&resident.generation);
-                let mode = OpenMode::Passthrough { resident: resident.id, generation };
+                let mode = OpenMode::Snapshot { resident: resident.id, generation };
                 return Ok(OpenReply {
-                    handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?,
+                    handle: self.add_file(open, Content::Snapshot { held, resident: resident.id })?,
                     mode,
                 });
             }
@@ -331,14 +338,14 @@ impl Fs {
         let mode = match &file.content {
             Content::Stream(_) | Content::Source { cached: false } => OpenMode::Direct,
             Content::Source { cached: true } => OpenMode::Cached,
-            Content::Passthrough { held, resident } => {
-                OpenMode::Passthrough { resident: *resident, generation: Arc::clone(held.generation()) }
+            Content::Snapshot { held, resident } => {
+                OpenMode::Snapshot { resident: *resident, generation: Arc::clone(held.generation()) }
             }
         };
         Ok(OpenReply { handle, mode })
     }
 
-    /// Closes a file. Returns the resident number under which it was open in passthrough.
+    /// Closes a file. Returns the resident number under which it was a snapshot.
     pub fn release(&self, handle: u64) -> Option<u64> {
         let file = self.handles.file(handle).ok()?;
         if file.writable {
@@ -348,7 +355,7 @@ impl Fs {
         self.handles.remove(handle);
         self.note_close(handle);
         match file.content {
-            Content::Passthrough { resident, .. } => Some(resident),
+            Content::Snapshot { resident, .. } => Some(resident),
             Content::Stream(_) | Content::Source { .. } => None,
         }
     }
@@ -380,8 +387,8 @@ fn kind_of(content: &Content) -> HandleKind {
     match content {
         Content::Stream(opened) => HandleKind::Stream(opened.get().map(|opened| opened.generation.id)),
         Content::Source { cached } => HandleKind::Source { cached: *cached },
-        Content::Passthrough { held, resident } => {
-            HandleKind::Passthrough { resident: *resident, generation: held.generation().id }
+        Content::Snapshot { held, resident } => {
+            HandleKind::Snapshot { resident: *resident, generation: held.generation().id }
         }
     }
 }
