@@ -105,3 +105,28 @@ impl Backings {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a number is open as depends on its first handle, until the last one is closed.
+    #[test]
+    fn the_first_handle_decides() {
+        // It refers to nothing.
+        let device = File::options().read(true).write(true).open("/dev/null").unwrap();
+        let backings = Backings::new(device.into(), Ledger::of_nobody());
+        let arena = tempfile::tempfile().unwrap();
+        let failures = std::cell::Cell::new(0);
+        let of = |handle, arena| backings.of(7, handle, arena, |_| failures.set(failures.get() + 1));
+        assert_eq!([of(1, Some(&arena)), of(2, Some(&arena)), of(3, None)], [None; 3]);
+        assert_eq!(failures.get(), 1, "tried once");
+        (1..=3).for_each(|handle| backings.release(7, handle));
+        assert_eq!((of(4, Some(&arena)), failures.get()), (None, 2), "and again by the next first one");
+        backings.restore(8, Some(5), BTreeSet::from([9]));
+        backings.restore(9, None, BTreeSet::from([10]));
+        let arena = Some(&arena);
+        let [in_passthrough, kept] = [8, 9].map(|number| backings.of(number, 11, arena, |_| unreachable!()));
+        assert_eq!((in_passthrough, kept), (Some(5), None), "as an earlier worker has opened them");
+    }
+}

@@ -1,15 +1,23 @@
 //! Loads safetensors files as the programs that use them do: the header, then the tensors, by several threads, in reads
-//! that begin and end where tensors do.
+//! that begin and end where tensors do; and maps files until the daemon knows it.
 
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::Mount;
+use crate::api::Api;
+use crate::maps::{Map, MapKind};
+use crate::system::wait_until;
+
 const THREADS: usize = 4;
+/// A fill of a few MiB in the background takes far less.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads every tensor of the file at `path` once. Returns the bytes read.
 ///
@@ -32,6 +40,26 @@ pub fn load(path: &Path) -> u64 {
         }
     });
     bytes
+}
+
+/// Maps `name` and looks at all of it. Returns when `bytes` are resident and the daemon knows that they were mapped.
+///
+/// # Panics
+/// If that does not come.
+pub fn map_until_known(mount: &Mount, name: &str, bytes: u64) {
+    let file = File::open(mount.join(name)).expect("open");
+    Map::new(&file, file.metadata().expect("stat").len() as usize, MapKind::Private).expect("map").to_vec();
+    drop(file);
+    let known = wait_until(PATIENCE, || mount.status().resident() >= bytes && last_load(mount, name) == "map");
+    assert!(known, "{name} does not become resident: {:#}", mount.status().0);
+}
+
+/// How a file was read last time, as the daemon has noticed: "map", "pread", "whole" or nothing.
+pub fn last_load(mount: &Mount, name: &str) -> String {
+    let files = Api::of(mount.path()).get("/v1/files").json();
+    let files = files["files"].as_array().expect("a list of files");
+    let file = files.iter().find(|file| file["path"].as_str().is_some_and(|path| path.ends_with(name)));
+    file.and_then(|file| file["last_load"].as_str()).unwrap_or_default().to_owned()
 }
 
 /// Where the tensors lie, in the order of the file.

@@ -76,7 +76,7 @@ fn found(release: &str, probe: &Probe) -> Vec<Finding> {
     findings.push(match &probe.passthrough {
         Ok(()) => Finding::ok("passthrough", "resident models are read without the daemon"),
         Err(reason) => Finding::warn("passthrough", reason.clone())
-            .costs("resident models are streamed by the daemon, at about half the speed")
+            .costs("resident models are handed out by the daemon, at about half the speed, and are in RAM twice where they are mapped")
             .mend(if probe.offered.passthrough { "mount as root" } else { "Linux 6.9 or later" }),
     });
     findings.push(if probe.offered.shared_maps_of_direct_files {

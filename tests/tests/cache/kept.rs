@@ -5,10 +5,11 @@ use std::os::unix::fs::FileExt;
 
 use weightfs_tests::Mount;
 use weightfs_tests::data;
+use weightfs_tests::load::{last_load, map_until_known};
 use weightfs_tests::maps::{Map, MapKind};
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
 
-use crate::{MIB, PATIENCE, can_mount, last_load, make_resident, make_resident_by_map};
+use crate::{MIB, PATIENCE, can_mount, make_resident};
 
 const SIZE: u64 = 24 * MIB;
 
@@ -35,7 +36,7 @@ fn a_mapped_model_is_handed_out_once() {
     data::write_file(&source.path().join("model"), 1, SIZE);
     let_files_settle();
     let mount = Mount::start(source.path(), &["--ram", "96M", "--no-passthrough"]);
-    make_resident_by_map(&mount, "model", SIZE);
+    map_until_known(&mount, "model", SIZE);
     let first = handed_out(&mount, || map_whole(&mount, "model", 1, MapKind::Private));
     assert!(first >= SIZE, "{first} bytes: under a number of its own nothing is kept yet");
     for kind in [MapKind::Private, MapKind::Shared, MapKind::Private] {
@@ -53,7 +54,7 @@ fn a_mapped_model_is_handed_out_once() {
     fs::rename(source.path().join("new"), source.path().join("model")).expect("rename");
     map_whole(&mount, "model", 2, MapKind::Private);
     let_files_settle();
-    make_resident_by_map(&mount, "model", SIZE);
+    map_until_known(&mount, "model", SIZE);
     map_whole(&mount, "model", 2, MapKind::Shared);
     let file = File::options().write(true).open(source.path().join("model")).expect("open");
     file.write_all_at(&data::bytes(3, 0, SIZE as usize), 0).expect("write");

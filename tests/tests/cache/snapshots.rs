@@ -10,11 +10,12 @@ use nix::mount::{MntFlags, umount2};
 use rustix::fs::{Advice, SeekFrom, copy_file_range, fadvise, seek};
 use weightfs_tests::Mount;
 use weightfs_tests::data;
+use weightfs_tests::load::map_until_known;
 use weightfs_tests::maps::{Map, MapKind};
 use weightfs_tests::requirements::skip;
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
 
-use crate::{MIB, PATIENCE, can_mount, make_resident, make_resident_by_map};
+use crate::{MIB, PATIENCE, can_mount, make_resident};
 
 const SIZE: u64 = 12 * MIB;
 
@@ -45,7 +46,7 @@ impl Way {
     /// Has all of a file in RAM, so that its next open is a snapshot.
     fn prepare(self, mount: &Mount, name: &str) {
         match self {
-            Way::Kept => make_resident_by_map(mount, name, SIZE),
+            Way::Kept => map_until_known(mount, name, SIZE),
             Way::Passthrough => {
                 let prefetched = mount.run(&["prefetch", "--wait", mount.join(name).to_str().expect("UTF-8")]);
                 assert!(prefetched.status.success(), "{}", String::from_utf8_lossy(&prefetched.stderr));

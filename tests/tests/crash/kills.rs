@@ -20,15 +20,23 @@ pub fn tell(what: &str, mut pauses: Vec<Duration>) {
 
 #[test]
 fn nobody_notices() {
+    check_kills(times("WEIGHTFS_KILLS", 40), &[]);
+}
+
+#[test]
+fn nobody_notices_where_there_is_no_passthrough() {
+    check_kills(times("WEIGHTFS_KILLS", 40) / 2, &["--no-passthrough"]);
+}
+
+fn check_kills(kills: u64, options: &[&str]) {
     if !can_take_over() {
         return;
     }
-    let kills = times("WEIGHTFS_KILLS", 40);
     let source = temporary_folder("source");
     make_models(source.path());
     let_files_settle();
     // Less than all models together: some are streamed, some resident, some on their way in or out.
-    let mount = Mount::start(source.path(), &["--ram", "64M"]);
+    let mount = Mount::start(source.path(), &[&["--ram", "64M"], options].concat());
     let report = Report::default();
     let mut random = Random::from_environment();
     let mut pauses = Vec::new();

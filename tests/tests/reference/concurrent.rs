@@ -25,12 +25,21 @@ struct Model {
 
 #[test]
 fn readers_and_writers_at_once() {
+    check(&[]);
+}
+
+#[test]
+fn readers_and_writers_at_once_where_there_is_no_passthrough() {
+    check(&["--no-passthrough"]);
+}
+
+fn check(options: &[&str]) {
     if !met(&[Need::Mount]) {
         return;
     }
     let source = temporary_folder("source");
     let mut random = Random::from_environment();
-    let mount = Mount::start(source.path(), &["--ram", "16M", "--open-wait", "200ms"]);
+    let mount = Mount::start(source.path(), &[&["--ram", "16M", "--open-wait", "200ms"], options].concat());
     let models: Vec<Model> =
         (0..FILES).map(|index| Model::new(mount.join(&format!("{index}.safetensors")), &mut random)).collect();
     let end = Instant::now() + TIME;
@@ -65,8 +74,10 @@ impl Model {
         let file = File::open(&self.path).expect("open");
         let len = file.metadata().expect("stat").len();
         assert_eq!(len, content.len() as u64, "length of {}", self.path.display());
-        let offset = random.below(len + 5000).min(len) as usize;
-        let end = content.len().min(offset + random.below(3 << 20) as usize);
+        // Whole, as a loader does it, or some of it.
+        let is_load = random.chance(3);
+        let offset = if is_load { 0 } else { random.below(len + 5000).min(len) as usize };
+        let end = if is_load { content.len() } else { content.len().min(offset + random.below(3 << 20) as usize) };
         let expected = &content[offset..end];
         let mut found = vec![0; expected.len()];
         match random.below(3) {
