@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use rustix::fs::Advice;
 use weightfs::sys::cachestat;
 
 use crate::error::{BenchError, Doing, Result};
@@ -18,6 +19,12 @@ pub fn drop_all() -> Result<()> {
     std::fs::write(DROP_CACHES, EVERYTHING).map_err(|error| {
         BenchError::Unfit(format!("cold reads need the kernel's caches dropped, which only root may do ({error})"))
     })
+}
+
+/// Drops what the page cache holds of a file that nobody has mapped.
+pub fn drop_file(path: &Path) -> Result<()> {
+    let file = File::open(path).doing(|| format!("open {}", path.display()))?;
+    rustix::fs::fadvise(&file, 0, None, Advice::DontNeed).doing(|| format!("drop {}", path.display()))
 }
 
 /// Whether the page cache holds the whole file. None where the kernel does not tell (before Linux 6.5).

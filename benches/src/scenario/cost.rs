@@ -55,10 +55,12 @@ fn out_of_the_arena(bench: &mut Bench, figures: &mut Figures) -> Result<()> {
         ("cpu-streamed", "daemon CPU of loads that it streams out of the arena, pread", Reader::Pread),
         ("cpu-streamed-map", "daemon CPU of loads that it streams out of the arena, private map", Reader::PrivateMap),
     ] {
-        // Maps are read through the page cache. What it takes for the first it has at once again for the next.
+        // Maps are read through the page cache, which is to have nothing of them. What it takes for the first it has at once
+        // again for the next.
         memory::back(bench.size(Model::Large)? * 5 / 4)?;
         let (before, mut bytes) = (mounted.work()?, 0);
         for _ in 0..LOADS {
+            caches::drop_file(&path)?;
             bytes += watch.over(|| bench.readers.load(reader, &path, &tensors))?.bytes;
         }
         let per_gigabyte = mounted.work()?.since(before).cpu_seconds / (bytes as f64 / 1e9);

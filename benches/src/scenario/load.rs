@@ -48,8 +48,10 @@ pub enum Served {
     NewUnknown,
     /// Just started, the page cache empty, after a daemon that has seen the model being loaded twice.
     NewKnown,
-    /// The model is in the arena, and the daemon answers each read.
+    /// The model is in the arena, the page cache has none of it, and the daemon answers each read.
     Streamed,
+    /// The model is in the arena, the daemon answers, and the page cache has what it handed out before.
+    Kept,
     /// The model is in the arena, and the kernel reads it there.
     Resident,
 }
@@ -60,7 +62,7 @@ impl Served {
     }
 
     fn options(self) -> &'static [&'static str] {
-        if self == Served::Streamed { &["--no-passthrough"] } else { &[] }
+        if matches!(self, Served::Streamed | Served::Kept) { &["--no-passthrough"] } else { &[] }
     }
 
     /// What is odd about a daemon that did `work` for a sample.
@@ -69,7 +71,7 @@ impl Served {
         match self {
             Served::Streamed if moved(work.source_read_bytes) => Some("the daemon read from the source".to_owned()),
             Served::Resident if work.passthrough_opens == 0 => Some("not opened in passthrough".to_owned()),
-            Served::Resident if moved(work.served()) => Some("the daemon had to serve reads".to_owned()),
+            Served::Resident | Served::Kept if moved(work.served()) => Some("the daemon had to serve reads".to_owned()),
             _ => None,
         }
     }
@@ -144,10 +146,11 @@ impl<'a> Run<'a> {
                 }
                 Ok(None)
             }
-            Served::Streamed | Served::Resident => {
+            Served::Streamed | Served::Kept | Served::Resident => {
                 let mounted = self.weightfs.mount(served.options())?;
-                // The plain reader, whoever is measured: it leaves no byte out.
-                readers.load(Reader::Pread, &self.through_mount, &self.tensors)?;
+                // The plain reader, whoever is measured: it leaves no byte out. What is kept is what was mapped.
+                let first = if served == Served::Kept { self.load.reader } else { Reader::Pread };
+                readers.load(first, &self.through_mount, &self.tensors)?;
                 mounted.wait_resident(self.size)?;
                 Ok(Some(mounted))
             }
@@ -197,6 +200,9 @@ impl<'a> Run<'a> {
             caches::drop_all()?;
         }
         let serving = mounted.as_ref().expect("mounted by the preparation or just now");
+        if served == Served::Streamed {
+            caches::drop_file(&self.through_mount)?;
+        }
         self.prepare_memory()?;
         let before = serving.work()?;
         let loaded = self.watch.over(|| self.load_once(readers, &self.through_mount))?;
@@ -207,7 +213,7 @@ impl<'a> Run<'a> {
     /// Room for what a load allocates, whichever side it is: the page cache or the arena, and a copy on top.
     fn prepare_memory(&self) -> Result<()> {
         let copies = matches!(self.load.reader, Reader::Python(_));
-        // The page cache keeps nothing of maps that the daemon answers from one to the next.
+        // The page cache takes in anew what the daemon answers for maps.
         let fills = self.load.served == Served::Streamed && self.load.reader == Reader::PrivateMap;
         match self.load.native {
             Native::AsLeft if copies || fills => memory::back(self.size * 5 / 4),

@@ -165,9 +165,7 @@ fn native(bench: &mut Bench, mode: Mode, row: &Row) -> Result<Pass> {
     }
     load(row.reader)?;
     // What a loader does that does it by itself, and has then done already.
-    let file = std::fs::File::open(&path).doing(|| format!("open {}", path.display()))?;
-    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).doing(|| "drop a file".to_owned())?;
-    drop(file);
+    caches::drop_file(&path)?;
     Ok(Pass { cold: None, again: load(row.reader)? })
 }
 

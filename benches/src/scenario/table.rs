@@ -57,6 +57,7 @@ pub fn all(length: Length) -> Vec<Scenario> {
     let device = (Native::Device, Served::NewUnknown);
     let known = (Native::Empty, Served::NewKnown);
     let streamed = (Native::AsLeft, Served::Streamed);
+    let kept = (Native::AsLeft, Served::Kept);
     let resident = (Native::AsLeft, Served::Resident);
     let safetensors = Reader::Python(Loader::Safetensors);
     use Model::{Large, Medium};
@@ -78,6 +79,14 @@ pub fn all(length: Length) -> Vec<Scenario> {
         by_default(cold_map, "cold-map-known-128", "cold, private map, known, readahead of 128 KiB as kernels have it"),
         load("streamed-pread", "streamed out of the arena, 8 × 2 MiB pread", Large, Pread, streamed, at_least(0.45)),
         load("streamed-map", "streamed out of the arena, private map", Medium, PrivateMap, streamed, None),
+        load(
+            "kept-map",
+            "kept by the kernel without passthrough, private map",
+            Medium,
+            PrivateMap,
+            kept,
+            at_least(0.95),
+        ),
         turns("loop-1.25", "loop over 1.25 × the memory", 125, (None, None)),
         turns("loop-1.5", "loop over 1.5 × the memory", 150, (Some(0.55), Some(1.1))),
         turns("loop-2", "loop over 2 × the memory", 200, (None, None)),
