@@ -70,22 +70,24 @@ pub fn reply_open(
         expire_attributes(backings.device(), node);
     }
     match result {
-        Ok(OpenReply { handle, mode: OpenMode::Snapshot { resident, generation } }) => {
+        Ok(OpenReply { handle, mode: OpenMode::Passthrough { resident, generation } }) => {
             let arena = generation.arena().expect("a held generation has an arena file");
-            let arena = fs.has_passthrough().then(|| arena.as_file());
-            let backing = backings.of(resident, handle, arena, |error| {
-                tracing::warn!(%error, "passthrough does not work here; files are streamed instead");
-                fs.set_passthrough(false);
-            });
-            match backing {
-                Some(backing) => {
+            match backings.of(resident, handle, arena.as_file()) {
+                Ok(backing) => {
                     backings.answer(unique, handle, backing);
                     // It was answered. Dropped, it would be answered again, with an error.
                     std::mem::forget(reply);
                 }
-                // The bytes are in RAM all the same: the daemon hands them out.
-                None => reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE),
+                Err(error) => {
+                    // The bytes are in RAM all the same: the daemon hands them out.
+                    tracing::warn!(%error, "passthrough does not work here; files are streamed instead");
+                    fs.set_passthrough(false);
+                    reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
+                }
             }
+        }
+        Ok(OpenReply { handle, mode: OpenMode::Kept }) => {
+            reply.opened(FileHandle(handle), FopenFlags::FOPEN_KEEP_CACHE);
         }
         Ok(OpenReply { handle, mode: OpenMode::Direct }) if direct_maps => {
             reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);

@@ -26,9 +26,8 @@ pub enum Content {
     Stream(OnceLock<Arc<Opened>>),
     /// By the daemon, always from the source; `cached` where the kernel keeps pages.
     Source { cached: bool },
-    /// Out of the arena, under a resident number: by the kernel, or where it cannot, by the daemon for the kernel to keep.
-    /// Held so that nothing of it changes.
-    Snapshot { held: Held, resident: u64 },
+    /// By the kernel, out of the arena, under a resident number. Held so that nothing of it changes.
+    Passthrough { held: Held, resident: u64 },
 }
 
 #[derive(Debug)]

@@ -53,6 +53,8 @@ impl Expiry {
 pub enum Cause {
     Changed(Change),
     Residency(Arc<Generation>),
+    /// A file was written to of which the kernel keeps pages under other numbers.
+    Written(u64),
     Stop,
 }
 
@@ -104,6 +106,7 @@ fn run(fs: &Arc<Fs>, kernel: &Arc<Kernel>, causes: &Receiver<Cause>) {
             // Nothing of it must be looked at first.
             Ok(Cause::Changed(all @ Change::Everything)) => fs.expiries(all).into_iter().map(Work::Tell).collect(),
             Ok(Cause::Changed(change)) => vec![Work::Look(change)],
+            Ok(Cause::Written(id)) => fs.pages_of(id).into_iter().map(Work::Tell).collect(),
             Ok(Cause::Residency(generation)) => fs.residency_changed(&generation).into_iter().map(Work::Tell).collect(),
         };
         for work in found {

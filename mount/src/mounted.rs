@@ -177,6 +177,11 @@ impl Mount {
         failpoint::pass("takeover.resend");
         let writing = device.try_clone().map_err(DaemonError::Thread)?;
         let invalidator = Invalidator::start(Arc::clone(&fs), notifier, writing).map_err(DaemonError::Thread)?;
+        let causes = invalidator.sender();
+        fs.watch_writes(Box::new(move |node| {
+            // The mount may have ended: then nobody keeps anything.
+            let _ = causes.send(Cause::Written(node));
+        }));
         if agreed.is_some() {
             // What changed meanwhile was told to nobody. Its own end of the channel is there.
             let _ = invalidator.sender().send(Cause::Changed(Change::Everything));

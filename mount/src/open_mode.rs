@@ -12,8 +12,8 @@ pub struct Situation {
     pub writes: bool,
     /// The kernel opens files of the arena itself.
     pub passthrough: bool,
-    /// Whole, this content is opened under a number of its own.
-    pub numbered: bool,
+    /// Or it may keep pages of this number.
+    pub keeps: bool,
     /// A name of the file leads elsewhere by now: the kernel may have come by it.
     pub renamed: bool,
     /// The number that is opened belongs to a resident generation.
@@ -22,7 +22,7 @@ pub struct Situation {
     pub current: bool,
     /// Every byte of the generation is in the arena.
     pub complete: bool,
-    /// Somebody has that number open as a snapshot.
+    /// Somebody has that number open in passthrough.
     pub held: bool,
     /// The content may be kept: it is large enough and has settled.
     pub kept: bool,
@@ -43,10 +43,12 @@ pub struct Situation {
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Out of the arena, as it is now for as long as it is open: by the kernel, or kept by it.
-    Snapshot,
+    /// By the kernel, out of the arena.
+    Passthrough,
     /// By the daemon, out of the arena as far as the bytes are there.
     Stream,
+    /// The same, and the kernel keeps the pages that it has of it.
+    Keep,
     /// By the daemon, from the source.
     Source,
     /// ESTALE: the kernel looks the name up again and gets the other number.
@@ -60,6 +62,7 @@ pub enum Choice {
 pub enum Reason {
     Writing,
     Resident,
+    Mapped,
     HasResidentNode,
     Renamed,
     WrongNode,
@@ -87,17 +90,13 @@ pub fn decide(s: &Situation) -> (Choice, Reason) {
     if !s.kept {
         return (Choice::Source, Reason::NotKept);
     }
-    if !s.numbered {
+    if !s.passthrough {
         return (Choice::Stream, Reason::NoPassthrough);
     }
     // A thread that was bounced gets what works on this number: it would not be bounced invisibly again.
     if s.complete {
         let choice = if s.bounced.is_some() { Choice::Stream } else { Choice::Bounce };
         return (choice, Reason::HasResidentNode);
-    }
-    if !s.passthrough {
-        // A stream gives out what is there while the rest comes: as fast as what was waited for.
-        return (Choice::Stream, Reason::NoPassthrough);
     }
     let soon = Duration::from_secs_f64(s.missing as f64 / s.speed.max(1) as f64) < s.open_wait;
     if s.bounced.is_none() && s.expected && s.room && soon {
@@ -108,20 +107,23 @@ pub fn decide(s: &Situation) -> (Choice, Reason) {
 
 fn resident_node(s: &Situation) -> (Choice, Reason) {
     if s.writes {
-        // Snapshots of the number exclude every other kind. Only who reopens a descriptor gets here bounced.
+        // Passthrough handles of the number exclude every other kind. Only who reopens a descriptor gets here bounced.
         let choice = if s.bounced.is_some() { Choice::Source } else { Choice::Bounce };
         return (choice, Reason::Writing);
     }
-    if s.complete && s.current && !s.written {
-        return (Choice::Snapshot, Reason::Resident);
+    if s.complete && s.passthrough && s.current && !s.written {
+        return (Choice::Passthrough, Reason::Resident);
+    }
+    if s.complete && s.keeps && s.current && !s.written {
+        return (Choice::Keep, Reason::Mapped);
     }
     if s.bounced.is_none() {
         return (Choice::Bounce, Reason::WrongNode);
     }
     // Where nobody holds the number, any other way of opening works on it. Where somebody does, only this one: the lookup
     // that gave it was made for this open, and the content was right then. The open is counted as of that moment.
-    if s.held && s.complete {
-        return (Choice::Snapshot, Reason::Resident);
+    if s.held && s.complete && s.passthrough {
+        return (Choice::Passthrough, Reason::Resident);
     }
     (Choice::Source, Reason::WrongNode)
 }
@@ -131,6 +133,7 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::Writing => "opened for writing",
             Reason::Resident => "every byte is in the arena",
+            Reason::Mapped => "every byte is in the arena, and its last load was by mapping",
             Reason::HasResidentNode => "the arena has it under another node number",
             Reason::Renamed => "the name may lead to another file by now",
             Reason::WrongNode => "the node number no longer stands for the content",
@@ -150,7 +153,7 @@ mod tests {
     const PLAIN: Situation = Situation {
         writes: false,
         passthrough: true,
-        numbered: true,
+        keeps: false,
         renamed: false,
         resident_node: false,
         current: true,
@@ -167,6 +170,7 @@ mod tests {
     };
     const WHOLE: Situation = Situation { complete: true, missing: 0, ..PLAIN };
     const RESIDENT: Situation = Situation { resident_node: true, ..WHOLE };
+    const KEPT: Situation = Situation { passthrough: false, keeps: true, ..RESIDENT };
 
     #[test]
     fn the_table() {
@@ -182,30 +186,34 @@ mod tests {
             (Situation { open_wait: Duration::ZERO, ..PLAIN }, Stream),
             (Situation { bounced: read, ..PLAIN }, Stream),
             (Situation { passthrough: false, ..PLAIN }, Stream),
-            (Situation { passthrough: false, numbered: false, ..PLAIN }, Stream),
             (Situation { kept: false, ..PLAIN }, Source),
             (Situation { written: true, ..PLAIN }, Source),
             (Situation { writes: true, ..PLAIN }, Source),
             (WHOLE, Bounce),
             (Situation { bounced: read, ..WHOLE }, Stream),
-            (Situation { passthrough: false, ..WHOLE }, Bounce),
-            (Situation { passthrough: false, numbered: false, ..WHOLE }, Stream),
+            (Situation { passthrough: false, ..WHOLE }, Stream),
             (Situation { written: true, ..WHOLE }, Source),
             (Situation { writes: true, ..WHOLE }, Source),
             (Situation { renamed: true, ..PLAIN }, Bounce),
             (Situation { renamed: true, writes: true, ..PLAIN }, Bounce),
             (Situation { renamed: true, bounced: read, kept: false, ..PLAIN }, Source),
             (Situation { renamed: true, ..RESIDENT }, Bounce),
-            (RESIDENT, Snapshot),
-            (Situation { passthrough: false, ..RESIDENT }, Snapshot),
-            (Situation { passthrough: false, numbered: false, ..RESIDENT }, Snapshot),
-            (Situation { held: true, ..RESIDENT }, Snapshot),
+            (RESIDENT, Passthrough),
+            (Situation { held: true, ..RESIDENT }, Passthrough),
             (Situation { current: false, ..RESIDENT }, Bounce),
             (Situation { written: true, ..RESIDENT }, Bounce),
             (Situation { complete: false, ..RESIDENT }, Bounce),
             (Situation { current: false, bounced: read, ..RESIDENT }, Source),
-            (Situation { current: false, bounced: read, held: true, ..RESIDENT }, Snapshot),
+            (Situation { current: false, bounced: read, held: true, ..RESIDENT }, Passthrough),
             (Situation { complete: false, bounced: read, ..RESIDENT }, Source),
+            (KEPT, Keep),
+            (Situation { bounced: read, ..KEPT }, Keep),
+            (Situation { keeps: false, ..KEPT }, Bounce),
+            (Situation { current: false, ..KEPT }, Bounce),
+            (Situation { written: true, ..KEPT }, Bounce),
+            (Situation { complete: false, ..KEPT }, Bounce),
+            (Situation { current: false, bounced: read, ..KEPT }, Source),
+            (Situation { writes: true, ..KEPT }, Bounce),
             (Situation { writes: true, ..RESIDENT }, Bounce),
             (Situation { writes: true, bounced: write, ..RESIDENT }, Source),
             (Situation { writes: true, bounced: write, held: true, ..RESIDENT }, Source),
@@ -232,7 +240,7 @@ mod tests {
                 speed: u64::from(bit(8)) << 30,
                 renamed: bit(9),
                 writes: bit(10),
-                numbered: bit(11),
+                keeps: bit(11),
                 bounced: Some(Purpose::Read),
                 ..PLAIN
             };

@@ -1,15 +1,18 @@
-//! Resident node numbers: one for each generation that is whole in the arena, whose content never changes, opened as a
-//! snapshot and in no other way.
+//! Resident node numbers: one for each generation that is whole in the arena, opened in passthrough and in no other way.
 //!
-//! The kernel allows passthrough and other ways of opening a node only one at a time, and pages that it keeps belong to a
-//! node, so a resident generation has a node number of its own beside the file's. Lookup answers with the one that fits; an open that meets the wrong one is bounced (see `bounce`).
+//! The kernel allows one way of opening a node at a time, so a resident generation has a node number of its own beside
+//! the file's. Lookup answers with the one that fits; an open that meets the wrong one is bounced (see `bounce`).
+//!
+//! Where there is no passthrough, what is mapped has such a number as well, whose pages the kernel keeps from one open to
+//! the next: as long as the generation is current, all of them are its own.
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 use rustix::io::Errno;
+use weightfs::ids::SourceIdentity;
 use weightfs::journal::Record;
 use weightfs::store::Generation;
 
@@ -25,31 +28,59 @@ pub struct Resident {
     pub node: u64,
     pub generation: Arc<Generation>,
     lookups: Lookups,
-    /// It was opened in another way, and is not opened as a snapshot any more: the kernel would refuse one of both, or mix
-    /// what it keeps of them.
-    withdrawn: Mutex<bool>,
+    used: Mutex<Used>,
+}
+
+/// How a number was opened so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Used {
+    /// In passthrough, if at all.
+    #[default]
+    Passed,
+    /// For the kernel to keep its pages. It is not opened in passthrough any more: the kernel would refuse one of both.
+    Kept,
+    /// In any other way: neither in passthrough nor for pages to be kept.
+    Withdrawn,
 }
 
 impl Resident {
     fn new(id: u64, node: u64, generation: &Arc<Generation>, lookups: Lookups) -> Arc<Self> {
-        Arc::new(Self { id, node, generation: Arc::clone(generation), lookups, withdrawn: Mutex::default() })
+        Arc::new(Self { id, node, generation: Arc::clone(generation), lookups, used: Mutex::default() })
     }
 
-    pub fn is_withdrawn(&self) -> bool {
-        *self.withdrawn.lock()
+    /// The content that somebody has open in passthrough, and goes on to see whatever becomes of the source.
+    pub fn snapshot(&self) -> Option<SourceIdentity> {
+        self.generation.is_held().then(|| self.generation.identity())
     }
 
-    /// Opens it as a snapshot, which `hold` does, if it may be.
+    /// Whether it can be opened in passthrough, or `kept`.
+    pub fn is_usable(&self, kept: bool) -> bool {
+        let used = *self.used.lock();
+        used == Used::Passed || kept && used == Used::Kept
+    }
+
+    /// Opens it in passthrough, which `hold` does, if it may be.
     pub fn enter<T>(&self, hold: impl FnOnce() -> Option<T>) -> Option<T> {
-        let withdrawn = self.withdrawn.lock();
-        if *withdrawn { None } else { hold() }
+        let used = self.used.lock();
+        if *used == Used::Passed { hold() } else { None }
     }
 
-    /// From here on it is opened in other ways. False where somebody has it open as a snapshot.
+    /// From here on the kernel keeps its pages. False where it may not.
+    pub fn keep(&self) -> bool {
+        let mut used = self.used.lock();
+        if *used == Used::Passed && !self.generation.is_held() {
+            *used = Used::Kept;
+        }
+        *used == Used::Kept
+    }
+
+    /// From here on it is opened in other ways. False where somebody has it open in passthrough.
     pub fn withdraw(&self) -> bool {
-        let mut withdrawn = self.withdrawn.lock();
-        *withdrawn |= !self.generation.is_held();
-        *withdrawn
+        let mut used = self.used.lock();
+        if !self.generation.is_held() {
+            *used = Used::Withdrawn;
+        }
+        *used == Used::Withdrawn
     }
 }
 
@@ -57,6 +88,8 @@ impl Resident {
 #[derive(Debug, Default)]
 pub struct FileState {
     inner: Mutex<Inner>,
+    /// The kernel may keep pages of it under resident numbers.
+    has_pages: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +111,14 @@ impl FileState {
     pub fn has_writers(&self) -> bool {
         self.inner.lock().writers > 0
     }
+
+    pub fn keeps_pages(&self) {
+        self.has_pages.store(true, Ordering::Release);
+    }
+
+    pub fn has_pages(&self) -> bool {
+        self.has_pages.load(Ordering::Acquire)
+    }
 }
 
 /// All resident node numbers of a mount.
@@ -98,12 +139,13 @@ impl Residents {
         self.by_id.read().get(&id).cloned()
     }
 
-    /// The number under which `generation` is looked up, with one more lookup by the kernel.
-    pub fn found(&self, file: &FileState, node: u64, generation: &Arc<Generation>) -> Result<u64, Errno> {
+    /// The number under which `generation` is looked up, to be opened in passthrough or `kept`, with one more lookup by the
+    /// kernel.
+    pub fn found(&self, file: &FileState, node: u64, generation: &Arc<Generation>, kept: bool) -> Result<u64, Errno> {
         let mut inner = file.inner.lock();
         let mut by_id = self.by_id.write();
         let known = inner.resident.clone();
-        let known = known.filter(|known| Arc::ptr_eq(&known.generation, generation) && !known.is_withdrawn());
+        let known = known.filter(|known| Arc::ptr_eq(&known.generation, generation) && known.is_usable(kept));
         let resident = known.unwrap_or_else(|| {
             let id = self.next.fetch_add(1, Ordering::Relaxed) | RESIDENT_BIT;
             Resident::new(id, node, generation, Lookups::none())
@@ -121,16 +163,36 @@ impl Residents {
         Ok(id)
     }
 
-    /// A number that an earlier worker has told the kernel of. The latest one of a file that is `held`, open as a
-    /// snapshot, is its number again. One that nobody holds may be open in another way: it stays out of use.
+    /// A number that an earlier worker has told the kernel of. The latest one of a file that is `held`, open in
+    /// passthrough, is its number again. One that nobody holds may be open in another way: it stays out of use.
     pub fn restore(&self, id: u64, file: &FileState, node: u64, slot: u32, generation: &Arc<Generation>, held: bool) {
         let resident = Resident::new(id, node, generation, Lookups::in_slot(slot));
-        *resident.withdrawn.lock() = !held;
+        if !held {
+            *resident.used.lock() = Used::Withdrawn;
+            file.keeps_pages();
+        }
         let mut inner = file.inner.lock();
         if held && generation.is_complete() && inner.resident.as_ref().is_none_or(|known| known.id < id) {
             inner.resident = Some(Arc::clone(&resident));
         }
         self.by_id.write().insert(id, resident);
+    }
+
+    /// The numbers of a file of which the kernel may keep pages, but for those that somebody may be writing by.
+    pub fn with_pages(&self, file: &FileState, node: u64) -> Vec<u64> {
+        if !file.has_pages() {
+            return Vec::new();
+        }
+        let is_written = file.has_writers();
+        let has_pages = |resident: &&Arc<Resident>| {
+            resident.node == node
+                && match *resident.used.lock() {
+                    Used::Passed => false,
+                    Used::Kept => true,
+                    Used::Withdrawn => !is_written,
+                }
+        };
+        self.by_id.read().values().filter(has_pages).map(|resident| resident.id).collect()
     }
 
     /// The generation is no longer to be found under its number. Handles that have it open keep it.

@@ -94,7 +94,7 @@ pub fn after_mounting(
         Ok(()) => true,
         Err(reason) => {
             notes.push(format!(
-                "resident models are handed out by the daemon, at about half the speed of passthrough, and kept in the page cache where they are mapped: {reason}"
+                "resident models are handed out by the daemon, at about half the speed of passthrough, and are in the page cache as well where they are mapped: {reason}"
             ));
             false
         }

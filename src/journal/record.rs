@@ -25,8 +25,8 @@ pub enum HandleKind {
     Source {
         cached: bool,
     },
-    /// By the kernel out of the arena, or by the daemon out of the same and kept by the kernel, under a resident number.
-    Snapshot {
+    /// By the kernel out of the arena, under a resident number.
+    Passthrough {
         resident: u64,
         generation: GenerationId,
     },

@@ -63,11 +63,13 @@ pub struct Generation {
     dead: AtomicBool,
     /// Until when it is believed to be the source's content, in milliseconds.
     believed: AtomicU64,
+    /// How often it was doubted.
+    doubts: AtomicU64,
     writers: Writers,
     /// Open handles of any kind.
     pub(super) handles: AtomicU32,
-    /// Open snapshots. Locked while extents are evicted, so that none is opened meanwhile.
-    pub(super) snapshots: Mutex<u32>,
+    /// Open passthrough handles. Held while extents are evicted, so that none is opened meanwhile.
+    pub(super) passthrough: Mutex<u32>,
     /// What the policy was last told of whether clients hold it.
     pub(super) marked_held: AtomicBool,
     legacy: Arc<Legacy>,
@@ -114,9 +116,10 @@ impl Generation {
             identity: Mutex::new(identity),
             dead: AtomicBool::new(false),
             believed: AtomicU64::new(now.map_or(0, |now| now + TRUST_MILLISECONDS)),
+            doubts: AtomicU64::new(0),
             writers: Writers::default(),
             handles: AtomicU32::new(0),
-            snapshots: Mutex::new(0),
+            passthrough: Mutex::new(0),
             marked_held: AtomicBool::new(false),
             legacy,
         }
@@ -152,16 +155,16 @@ impl Generation {
         self.extents.is_complete()
     }
 
-    /// Whether a client has a snapshot of it open.
+    /// Whether a client has it open in passthrough.
     pub fn is_held(&self) -> bool {
-        *self.snapshots.lock() > 0
+        *self.passthrough.lock() > 0
     }
 
-    /// Whether a client has a snapshot of it open, or mapped.
+    /// Whether a client has it open in passthrough, or mapped.
     pub(super) fn is_open_or_mapped(&self) -> bool {
-        // Held throughout: whoever opened it meanwhile would wait for the lease.
-        let snapshots = self.snapshots.lock();
-        *snapshots > 0 || !self.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
+        // Held throughout: whoever opened it in passthrough meanwhile would wait for the lease.
+        let passthrough = self.passthrough.lock();
+        *passthrough > 0 || !self.arena().is_some_and(|arena| arena.sole_user().unwrap_or(false))
     }
 
     /// Bytes that are not in the arena.
@@ -194,7 +197,7 @@ impl Generation {
     pub(super) fn arena_or<E>(&self, make: impl FnOnce() -> Result<ArenaFile, E>) -> Result<&ArenaFile, E> {
         if self.arena.get().is_none() {
             // Two makers at once: `make` refuses the second name, so it is serialised by this lock.
-            let _making = self.snapshots.lock();
+            let _making = self.passthrough.lock();
             if self.arena.get().is_none() {
                 let made = make()?;
                 self.leave_behind(&made);
@@ -326,14 +329,25 @@ impl Generation {
         if self.is_dead() {
             return Look::Other;
         }
-        if now < self.believed.load(Ordering::Relaxed) {
+        if now < self.believed.load(Ordering::SeqCst) {
             return Look::Same;
         }
+        let doubts = self.doubts.load(Ordering::SeqCst);
         let look = self.look_now();
         if look == Look::Same {
-            self.believed.store(now + TRUST_MILLISECONDS, Ordering::Relaxed);
+            self.believed.store(now + TRUST_MILLISECONDS, Ordering::SeqCst);
+            // Doubted since it was looked at.
+            if self.doubts.load(Ordering::SeqCst) != doubts {
+                self.believed.store(0, Ordering::SeqCst);
+            }
         }
         look
+    }
+
+    /// The source may have changed: it is looked up before anything else is answered.
+    pub(super) fn doubt(&self) {
+        self.doubts.fetch_add(1, Ordering::SeqCst);
+        self.believed.store(0, Ordering::SeqCst);
     }
 
     /// What the source has now.
@@ -358,7 +372,7 @@ pub(super) enum Look {
     Unknown,
 }
 
-/// A whole generation of which a client has a snapshot open: nothing of it is evicted while this lives.
+/// A whole generation that a client has open in passthrough: nothing of it is evicted while this lives.
 #[derive(Debug)]
 pub struct Held {
     generation: Arc<Generation>,
@@ -367,11 +381,11 @@ pub struct Held {
 impl Held {
     /// None where something of it is missing.
     pub(super) fn new(generation: &Arc<Generation>) -> Option<Self> {
-        let mut snapshots = generation.snapshots.lock();
+        let mut passthrough = generation.passthrough.lock();
         if !generation.extents.is_complete() {
             return None;
         }
-        *snapshots += 1;
+        *passthrough += 1;
         Some(Self { generation: Arc::clone(generation) })
     }
 
@@ -389,7 +403,7 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        *self.generation.snapshots.lock() -= 1;
+        *self.generation.passthrough.lock() -= 1;
     }
 }
 

@@ -207,9 +207,9 @@ impl Store {
             self.residency.lock().evicted(file, extents.clone());
             return 0;
         };
-        // Held throughout: no client can begin to look at these pages meanwhile.
-        let snapshots = generation.snapshots.lock();
-        let held = *snapshots > 0 || !arena.sole_user().unwrap_or(false);
+        // Held throughout: no client can begin to look at these pages in passthrough meanwhile.
+        let passthrough = generation.passthrough.lock();
+        let held = *passthrough > 0 || !arena.sole_user().unwrap_or(false);
         self.mark_held(generation, held);
         if held {
             self.residency.lock().refused(file, extents.clone());
@@ -250,7 +250,7 @@ impl Store {
             count += 1;
         }
         self.occupied.fetch_sub(count, Ordering::AcqRel);
-        drop(snapshots);
+        drop(passthrough);
         if was_complete && !generation.is_complete() {
             self.tell(generation);
         }

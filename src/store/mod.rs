@@ -313,6 +313,11 @@ impl Store {
         if generation.is_complete() {
             self.happened(StoreEvent::Filled(Arc::clone(generation)));
         }
+        self.look_again(generation);
+    }
+
+    /// Has the names of a generation looked up again.
+    fn look_again(&self, generation: &Arc<Generation>) {
         if let Some(listener) = self.listener.get() {
             listener(generation);
         }

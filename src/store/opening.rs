@@ -80,6 +80,13 @@ impl Store {
         (found.identity() == *identity && !found.is_dead()).then(|| Arc::clone(found))
     }
 
+    /// A source file may have changed, as somebody has heard.
+    pub fn doubt(&self, device: u64, inode: u64) {
+        if let Some(known) = self.generations.lock().get(&(device, inode)) {
+            known.doubt();
+        }
+    }
+
     /// Somebody changes the content of a source file, or has taken its last name away.
     pub fn invalidate(self: &Arc<Self>, device: u64, inode: u64) {
         let gone = self.generations.lock().remove(&(device, inode));
@@ -97,15 +104,20 @@ impl Store {
         }
     }
 
-    /// Holds a whole generation for a client that reads it without being watched, which is a use of all of it. None where
-    /// something of it is missing.
+    /// Holds a whole generation for a client in passthrough, which is a use of all of it. None where something of it is
+    /// missing.
     pub fn hold(&self, generation: &Arc<Generation>) -> Option<Held> {
         let held = Held::new(generation)?;
+        self.loaded_unseen(generation);
+        Some(held)
+    }
+
+    /// Takes in a load of which nothing will be seen.
+    fn loaded_unseen(&self, generation: &Generation) {
         let (file, all) = (generation.file_id(), 0..generation.extents.count());
         let mut residency = self.residency.lock();
         residency.opened(file, UseKind::Load);
         residency.touched(file, &[all], UseKind::Load, self.now());
-        Some(held)
     }
 
     /// Whether this open is expected to load the whole file.
@@ -252,6 +264,13 @@ impl Opened {
         }
     }
 
+    /// As [`Opened::begin`], for a load that the kernel mostly serves by itself. What is still seen of it says nothing about
+    /// the load, and is not remembered.
+    pub fn begin_unseen(&self) {
+        self.told.store(LOAD, Ordering::Release);
+        self.store.loaded_unseen(&self.generation);
+    }
+
     /// The whole file will be loaded: it begins to be read before anyone asks for it, once it is known where its tensors
     /// lie. What only looks at its header after all ends that when it is closed.
     pub fn anticipate(&self) {
@@ -306,6 +325,10 @@ impl Opened {
         tracing::debug!(file = %self.generation.file_id(), ?kind, is_use, "an open has ended");
         if self.told.load(Ordering::Relaxed) == NOTHING {
             return;
+        }
+        if kind == OpenKind::WholeLoadMapped && self.generation.is_complete() {
+            // Where the kernel keeps what is mapped, that has another number.
+            self.store.look_again(&self.generation);
         }
         self.store.drain_touched(&self.generation);
         let kind = match kind {

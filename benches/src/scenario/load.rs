@@ -152,6 +152,11 @@ impl<'a> Run<'a> {
                 let first = if served == Served::Kept { self.load.reader } else { Reader::Pread };
                 readers.load(first, &self.through_mount, &self.tensors)?;
                 mounted.wait_resident(self.size)?;
+                if served == Served::Kept {
+                    // Under the number that it has then, and once more for what is kept to be there.
+                    self.load_once(readers, &self.through_mount)?;
+                    self.load_once(readers, &self.through_mount)?;
+                }
                 Ok(Some(mounted))
             }
         }

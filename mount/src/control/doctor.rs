@@ -52,7 +52,7 @@ fn of_mount(mount: &Shared) -> Vec<Finding> {
     let passthrough = if fs.has_passthrough() {
         Finding::ok("passthrough", "resident files are read without the daemon")
     } else {
-        Finding::warn("passthrough", "resident files are streamed by the daemon")
+        Finding::warn("passthrough", "resident files are handed out by the daemon")
             .costs("about half the speed of passthrough")
             .mend("'weightfs status' says why; as root on Linux 6.9 or later there is passthrough")
     };

@@ -93,6 +93,7 @@ impl Fs {
         }
         // Whoever opened it in between saw content that was still being changed.
         self.store.invalidate(node.key.device, node.key.inode);
+        self.written(node);
         Ok(())
     }
 
@@ -119,8 +120,8 @@ impl Fs {
         }
         if name == GENERATION_XATTR && node.kind.is_file() {
             // Who has an old content open is told of that.
-            let resident = self.residents.get(id).map(|resident| resident.generation.identity());
-            let identity = resident.unwrap_or_else(|| crate::attr::identity(&stat));
+            let snapshot = self.residents.get(id).and_then(|resident| resident.snapshot());
+            let identity = snapshot.unwrap_or_else(|| crate::attr::identity(&stat));
             return Ok(generation_name(&identity).into_bytes());
         }
         if is_ours(name) {

@@ -39,7 +39,7 @@ impl Fs {
             return Err(Errno::INVAL.into());
         }
         if let Some(handle) = self.opened_before(caller) {
-            let entry = self.entry(&directory_node, directory.as_fd(), name)?;
+            let entry = self.plain_entry(&directory_node, directory.as_fd(), name)?;
             return self.answer_again(handle).map(|reply| (entry, reply));
         }
         let before = [key_at(directory.as_fd(), name), None];
@@ -71,7 +71,8 @@ impl Fs {
         let file = made?;
         failpoint::pass("create.made");
         self.give(directory.as_fd(), file.as_fd(), caller)?;
-        let entry = self.entry(&directory_node, directory.as_fd(), name)?;
+        // Not by a resident number: somebody may have given the name to a model meanwhile, and what is empty is opened.
+        let entry = self.plain_entry(&directory_node, directory.as_fd(), name)?;
         // It is empty.
         self.open_made(entry, file, flags & !OFlags::TRUNC, caller)
     }

@@ -39,8 +39,8 @@ impl Fs {
                     None => self.store.read_source(&file.source, file.node.key.device, range, reply),
                 }
             }
-            // In passthrough they do not come here, unless the kernel has its reasons.
-            Content::Snapshot { held, .. } => {
+            // Reads of passthrough files do not come here, unless the kernel has its reasons.
+            Content::Passthrough { held, .. } => {
                 let bytes = held.bytes(range);
                 self.ledger.legacy.add(Tally::ServedFromRam, bytes.len() as u64);
                 reply(Ok(bytes));
@@ -88,6 +88,7 @@ impl Fs {
                 Err(error) => return Err(error.into()),
             }
         }
+        self.written(&file.node);
         Ok(written as u32)
     }
 
@@ -101,13 +102,15 @@ impl Fs {
     pub fn fallocate(&self, handle: u64, range: Range<u64>, mode: u32) -> Result<(), FsError> {
         let file = self.writable(handle)?;
         let mode = FallocateFlags::from_bits(mode).ok_or(Errno::OPNOTSUPP)?;
-        Ok(rustix::fs::fallocate(file.source.file(), mode, range.start, range.end - range.start)?)
+        let result = rustix::fs::fallocate(file.source.file(), mode, range.start, range.end - range.start);
+        self.written(&file.node);
+        Ok(result?)
     }
 
     /// Where data or a hole begins at or after `offset`.
     pub fn seek(&self, handle: u64, offset: u64, hole: bool) -> Result<u64, FsError> {
         let file = self.handles.file(handle)?;
-        if let Content::Snapshot { held, .. } = &file.content
+        if let Content::Passthrough { held, .. } = &file.content
             && !shows_source(&file, held)
         {
             // Nobody knows any more where it had holes.
@@ -132,7 +135,7 @@ impl Fs {
         // The reply has room for a number of 32 bits.
         let length = length.min(1 << 30) as usize;
         let is_right = || match &source.content {
-            Content::Snapshot { held, .. } => shows_source(&source, held),
+            Content::Passthrough { held, .. } => shows_source(&source, held),
             Content::Stream(_) | Content::Source { .. } => true,
         };
         // The kernel then copies what it reads from the snapshot itself, over what was copied here in vain.
@@ -145,7 +148,9 @@ impl Fs {
             target.source.file(),
             Some(&mut to_offset),
             length,
-        )?;
+        );
+        self.written(&target.node);
+        let copied = copied?;
         if is_right() { Ok(copied as u64) } else { Err(Errno::XDEV.into()) }
     }
 
@@ -163,7 +168,7 @@ impl Fs {
     }
 }
 
-/// Whether the source has the content of a snapshot that a client has open.
+/// Whether the source has the content that a client has open in passthrough.
 fn shows_source(file: &OpenFile, held: &Held) -> bool {
     identity_of(file.source.file()).is_ok_and(|now| now == held.generation().identity())
 }

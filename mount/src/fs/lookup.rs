@@ -2,12 +2,10 @@
 
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, FileType, Stat};
 use rustix::io::Errno;
-use weightfs::store::Generation;
 
 use super::{Caller, Fs};
 use crate::attr::{Attr, Entry, SourceKey, Ttl, identity};
@@ -80,8 +78,7 @@ impl Fs {
     pub(super) fn plain_entry(&self, parent: &Node, directory: BorrowedFd<'_>, name: &OsStr) -> Result<Entry, FsError> {
         let mut found = self.look(parent, directory, name)?;
         let is_file = FileType::from_raw_mode(found.stat.st_mode).is_file();
-        let is_numbered = |generation: &Arc<Generation>| generation.is_complete() && self.is_numbered(generation);
-        if is_file && self.store.find(&identity(&found.stat)).as_ref().is_some_and(is_numbered) {
+        if is_file && self.store.find(&identity(&found.stat)).is_some_and(|generation| self.is_numbered(&generation)) {
             found.ttl = Ttl::NONE;
         }
         self.found(parent, name, found)
@@ -124,17 +121,19 @@ impl Fs {
         if !kind.is_file() {
             return Ok(None);
         }
-        let Some(generation) = self.store.find(&identity(stat)).filter(|generation| generation.is_complete()) else {
+        let Some(generation) = self.store.find(&identity(stat)).filter(|generation| self.is_numbered(generation))
+        else {
             return Ok(None);
         };
-        if !self.is_numbered(&generation) {
-            return Ok(None);
-        }
         // The file's own node stands behind every number of it, and is known as long as one of them is: the kernel, which
         // forgets the resident one, forgets it with that.
         let node = self.nodes.found(SourceKey::of(stat), kind, Some((parent.id, name)), origin.clone())?;
         let written = node.file.has_writers() || self.bounced.writes(node.key);
-        let found = if written { Ok(None) } else { self.residents.found(&node.file, node.id, &generation).map(Some) };
+        let found = if written {
+            Ok(None)
+        } else {
+            self.residents.found(&node.file, node.id, &generation, !self.has_passthrough()).map(Some)
+        };
         if !matches!(found, Ok(Some(_))) {
             self.nodes.forget(node.id, 1);
         }
@@ -161,9 +160,12 @@ impl Fs {
         if id & RESIDENT_BIT != 0 {
             // Who has an old content open sees its size and times, not those of what replaced it.
             let resident = self.residents.get(id).ok_or(FsError::Stale)?;
-            let content = resident.generation.identity();
-            let attr = if identity(&stat) == content { attr } else { attr.as_of(&content) };
-            return Ok((attr, Duration::ZERO));
+            if resident.generation.identity() != identity(&stat) {
+                // The kernel drops what it keeps, and must not get the same again.
+                self.store.doubt(node.key.device, node.key.inode);
+            }
+            let old = resident.snapshot().filter(|content| identity(&stat) != *content);
+            return Ok((old.map_or(attr, |content| attr.as_of(&content)), Duration::ZERO));
         }
         Ok((attr, self.attr_ttl(&node, &stat)))
     }

@@ -92,10 +92,14 @@ pub struct Fs {
     passthrough: AtomicBool,
     started: Instant,
     watching_opens: OnceLock<OpenWatcher>,
+    watching_writes: OnceLock<WriteWatcher>,
 }
 
 /// Told of every open of a model file, and how it is served. It must not wait.
 pub type OpenWatcher = Box<dyn Fn(&Generation, &str) + Send + Sync>;
+
+/// Told of every write to a file of which the kernel may keep pages under other numbers. It must not wait.
+pub type WriteWatcher = Box<dyn Fn(u64) + Send + Sync>;
 
 impl Fs {
     pub fn new(
@@ -124,6 +128,7 @@ impl Fs {
             passthrough: false.into(),
             started: Instant::now(),
             watching_opens: OnceLock::new(),
+            watching_writes: OnceLock::new(),
         })
     }
 
@@ -131,6 +136,11 @@ impl Fs {
     pub fn watch_opens(&self, watcher: OpenWatcher) {
         // There is one control interface for a mount.
         let _ = self.watching_opens.set(watcher);
+    }
+
+    /// As [`Fs::watch_opens`], of writes.
+    pub fn watch_writes(&self, watcher: WriteWatcher) {
+        let _ = self.watching_writes.set(watcher);
     }
 
     fn tell_open(&self, generation: &Generation, how: &str) {
@@ -184,11 +194,11 @@ impl Fs {
         self.passthrough.load(Ordering::Acquire)
     }
 
-    /// Whether a whole generation is opened under a number of its own. In passthrough it must be. Where the daemon serves it,
-    /// the kernel drops the pages of a file at each mapping, or keeps them under a number whose content never changes: that
-    /// pays for what is mapped, while system calls are answered best without.
+    /// Whether a generation is opened under a number of its own: one that is whole. In passthrough it must be. Where the
+    /// daemon serves it, the kernel drops all pages of a file at each mapping, unless it may keep them: that pays for what is
+    /// mapped, while system calls are answered best without.
     fn is_numbered(&self, generation: &Generation) -> bool {
-        self.has_passthrough() || self.store.expects_maps(generation)
+        generation.is_complete() && (self.has_passthrough() || self.store.expects_maps(generation))
     }
 
     /// Files and directories that clients have open.
@@ -214,7 +224,30 @@ impl Fs {
             // Pages of a stream that is mapped, where nobody else has told of the change.
             expiries.push(Expiry::Node { id: node.id, pages: true });
         }
+        if generation.is_dead() {
+            expiries.extend(self.expire_kept(&node));
+        }
         expiries
+    }
+
+    /// What the kernel keeps of the file `id` under resident numbers, which nothing tells it of when the file is written to
+    /// by another.
+    pub fn pages_of(&self, id: u64) -> Vec<Expiry> {
+        self.node(id).map_or_else(|_| Vec::new(), |node| self.expire_kept(&node).collect())
+    }
+
+    fn expire_kept(&self, node: &Node) -> impl Iterator<Item = Expiry> + use<> {
+        let numbers = self.residents.with_pages(&node.file, node.id);
+        numbers.into_iter().map(|id| Expiry::Node { id, pages: true })
+    }
+
+    /// `node` was written to, through whatever number.
+    fn written(&self, node: &Node) {
+        if node.file.has_pages()
+            && let Some(watcher) = self.watching_writes.get()
+        {
+            watcher(node.id);
+        }
     }
 
     /// What the kernel believes and should not any more after a change.
@@ -228,8 +261,10 @@ impl Fs {
                 if let Ok(stat) = found
                     && let Ok(node) = self.nodes.get(self.nodes.id_of(SourceKey::of(&stat)))
                 {
+                    self.store.doubt(node.key.device, node.key.inode);
                     let pages = node.kind.is_file() && !node.file.has_writers();
                     expiries.push(Expiry::Node { id: node.id, pages });
+                    expiries.extend(self.expire_kept(&node));
                 }
                 expiries
             }

@@ -27,9 +27,10 @@ pub enum OpenMode {
     Direct,
     /// Keep pages as usual, from this open on.
     Cached,
-    /// The content of this generation, under this resident number: out of its arena file without asking the daemon, or where
-    /// that is not possible, keeping pages from one open to the next. It never changes.
-    Snapshot { resident: u64, generation: Arc<Generation> },
+    /// Keep pages, and those from earlier opens too.
+    Kept,
+    /// Serve it out of this generation's arena file, under this resident number.
+    Passthrough { resident: u64, generation: Arc<Generation> },
 }
 
 #[derive(Clone, Debug)]
@@ -153,8 +154,12 @@ impl Fs {
                 let loads = situation.expected && situation.room && !self.options.open_wait.is_zero();
                 self.open_stream(open, opened, loads)?
             }
-            Choice::Snapshot | Choice::Source => match resident {
-                Some(resident) => self.open_resident(open, &resident, choice == Choice::Snapshot)?,
+            Choice::Keep => {
+                let resident = resident.expect("only resident numbers are kept");
+                self.open_kept(open, &resident, opened.expect("what is current is kept in the store"))?
+            }
+            Choice::Passthrough | Choice::Source => match resident {
+                Some(resident) => self.open_resident(open, &resident, choice == Choice::Passthrough)?,
                 None => self.open_from_source(open)?,
             },
         };
@@ -213,12 +218,13 @@ impl Fs {
         Situation {
             writes: false,
             passthrough: self.has_passthrough(),
-            numbered: generation.is_some_and(|generation| self.is_numbered(generation)),
+            keeps: !self.has_passthrough() && resident.is_some_and(|resident| resident.is_usable(true)),
             renamed: false,
             resident_node: resident.is_some(),
             current: match (resident, opened) {
                 (Some(resident), Some(opened)) => {
-                    Arc::ptr_eq(&resident.generation, &opened.generation) && !resident.is_withdrawn()
+                    let kept = !self.has_passthrough();
+                    Arc::ptr_eq(&resident.generation, &opened.generation) && resident.is_usable(kept)
                 }
                 _ => false,
             },
@@ -235,28 +241,24 @@ impl Fs {
         }
     }
 
-    /// Opens a resident number: a snapshot if that is what was decided, or if others have it open so. In passthrough the
-    /// kernel allows no other way then, and what it keeps of a number must not be mixed with other content.
+    /// Opens a resident number: in passthrough if that is what was decided, or if others have it open so; the kernel
+    /// allows no other way then.
     fn open_resident(&self, open: Open<'_>, resident: &Resident, decided: bool) -> Result<OpenReply, FsError> {
         let mut may_enter = decided;
         loop {
             if may_enter && let Some(held) = resident.enter(|| self.store.hold(&resident.generation)) {
-                if self.has_passthrough() {
-                    self.ledger.legacy.add(Tally::PassthroughOpens, 1);
-                    self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
-                    self.tell_open(&resident.generation, "passthrough");
-                } else {
-                    self.ledger.legacy.add(Tally::StreamOpens, 1);
-                    self.tell_open(&resident.generation, "stream");
-                }
+                self.ledger.legacy.add(Tally::PassthroughOpens, 1);
+                self.ledger.legacy.add(Tally::PassthroughBytes, resident.generation.size);
+                self.tell_open(&resident.generation, "passthrough");
                 let generation = Arc::clone(&resident.generation);
-                let mode = OpenMode::Snapshot { resident: resident.id, generation };
+                let mode = OpenMode::Passthrough { resident: resident.id, generation };
                 return Ok(OpenReply {
-                    handle: self.add_file(open, Content::Snapshot { held, resident: resident.id })?,
+                    handle: self.add_file(open, Content::Passthrough { held, resident: resident.id })?,
                     mode,
                 });
             }
             if resident.withdraw() {
+                open.node.file.keeps_pages();
                 self.residents.retire_number(&open.node.file, resident.id);
                 return self.open_from_source(open);
             }
@@ -266,6 +268,20 @@ impl Fs {
             }
             may_enter = true;
         }
+    }
+
+    /// Opens a resident number as a stream of which the kernel keeps pages.
+    fn open_kept(&self, open: Open<'_>, resident: &Resident, opened: Opened) -> Result<OpenReply, FsError> {
+        if !resident.keep() {
+            // Somebody has opened it otherwise just now.
+            return self.open_resident(open, resident, false);
+        }
+        open.node.file.keeps_pages();
+        self.ledger.legacy.add(Tally::StreamOpens, 1);
+        opened.begin_unseen();
+        self.tell_open(&opened.generation, "stream");
+        let content = Content::Stream(OnceLock::from(Arc::new(opened)));
+        Ok(OpenReply { handle: self.add_file(open, content)?, mode: OpenMode::Kept })
     }
 
     /// `loads`: the whole file is expected to be loaded and there is room for it, but an open does not wait so long.
@@ -298,6 +314,7 @@ impl Fs {
                 } else {
                     rustix::fs::ftruncate(open.source.file(), 0)?;
                 }
+                self.written(open.node);
             }
             return Ok(OpenReply {
                 handle: self.add_file(open, Content::Source { cached: false })?,
@@ -338,14 +355,14 @@ impl Fs {
         let mode = match &file.content {
             Content::Stream(_) | Content::Source { cached: false } => OpenMode::Direct,
             Content::Source { cached: true } => OpenMode::Cached,
-            Content::Snapshot { held, resident } => {
-                OpenMode::Snapshot { resident: *resident, generation: Arc::clone(held.generation()) }
+            Content::Passthrough { held, resident } => {
+                OpenMode::Passthrough { resident: *resident, generation: Arc::clone(held.generation()) }
             }
         };
         Ok(OpenReply { handle, mode })
     }
 
-    /// Closes a file. Returns the resident number under which it was a snapshot.
+    /// Closes a file. Returns the resident number under which it was open in passthrough.
     pub fn release(&self, handle: u64) -> Option<u64> {
         let file = self.handles.file(handle).ok()?;
         if file.writable {
@@ -355,7 +372,7 @@ impl Fs {
         self.handles.remove(handle);
         self.note_close(handle);
         match file.content {
-            Content::Snapshot { resident, .. } => Some(resident),
+            Content::Passthrough { resident, .. } => Some(resident),
             Content::Stream(_) | Content::Source { .. } => None,
         }
     }
@@ -387,8 +404,8 @@ fn kind_of(content: &Content) -> HandleKind {
     match content {
         Content::Stream(opened) => HandleKind::Stream(opened.get().map(|opened| opened.generation.id)),
         Content::Source { cached } => HandleKind::Source { cached: *cached },
-        Content::Snapshot { held, resident } => {
-            HandleKind::Snapshot { resident: *resident, generation: held.generation().id }
+        Content::Passthrough { held, resident } => {
+            HandleKind::Passthrough { resident: *resident, generation: held.generation().id }
         }
     }
 }

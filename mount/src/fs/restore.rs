@@ -28,7 +28,7 @@ impl Fs {
         }
         let mut users: HashMap<u64, BTreeSet<u64>> = HashMap::new();
         for (handle, opened) in &state.handles {
-            if let HandleKind::Snapshot { resident, .. } = opened.kind {
+            if let HandleKind::Passthrough { resident, .. } = opened.kind {
                 users.entry(resident).or_default().insert(*handle);
             }
         }
@@ -47,7 +47,9 @@ impl Fs {
                     users.contains_key(&id),
                 );
             }
-            backings.restore(id, resident.backing, users.remove(&id).unwrap_or_default());
+            if let Some(number) = resident.backing {
+                backings.restore(id, number, users.remove(&id).unwrap_or_default());
+            }
         }
         for (thread, ((device, inode), writes)) in state.bounced {
             self.bounced.restore(thread, SourceKey { device, inode }, writes);
@@ -58,7 +60,7 @@ impl Fs {
             let restored = descriptor.and_then(|descriptor| self.restore_handle(handle, &opened, descriptor));
             if let Err(error) = restored {
                 tracing::error!(%error, handle, ?opened, "an open file cannot be taken over");
-                if let HandleKind::Snapshot { resident, .. } = opened.kind {
+                if let HandleKind::Passthrough { resident, .. } = opened.kind {
                     backings.release(resident, handle);
                 }
                 // From now on, and also from later workers, its client gets an error.
@@ -74,7 +76,7 @@ impl Fs {
     fn find_again(&self, handle: u64, opened: &HandleState) -> Result<OwnedFd, FsError> {
         let flags = OFlags::from_bits_retain(opened.flags) & !OFlags::TRUNC;
         let generation = match opened.kind {
-            HandleKind::Snapshot { generation, .. } => Some(generation),
+            HandleKind::Passthrough { generation, .. } => Some(generation),
             HandleKind::Stream(generation) => generation,
             HandleKind::Directory | HandleKind::Source { .. } => None,
         };
@@ -114,8 +116,8 @@ impl Fs {
         let flags = OFlags::from_bits_retain(opened.flags);
         let writable = flags.intersects(OFlags::WRONLY | OFlags::RDWR | OFlags::TRUNC);
         let content = match opened.kind {
-            HandleKind::Snapshot { resident, generation } => match self.store.hold_again(generation) {
-                Some(held) => Content::Snapshot { held, resident },
+            HandleKind::Passthrough { resident, generation } => match self.store.hold_again(generation) {
+                Some(held) => Content::Passthrough { held, resident },
                 None => return Err(FsError::BadHandle),
             },
             HandleKind::Stream(generation) => {

@@ -1,5 +1,4 @@
-//! A mapping of a resident file is never changed: it outlives close, eviction, replacement, and the mount. Where there is no
-//! passthrough it outlives all but the mount.
+//! A mapping of a resident file is never changed: it outlives close, eviction, replacement, and the mount.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,10 +6,9 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use nix::mount::{MntFlags, umount2};
-use rustix::fs::{Advice, SeekFrom, copy_file_range, fadvise, seek};
+use rustix::fs::{SeekFrom, copy_file_range, seek};
 use weightfs_tests::Mount;
 use weightfs_tests::data;
-use weightfs_tests::load::map_until_known;
 use weightfs_tests::maps::{Map, MapKind};
 use weightfs_tests::requirements::skip;
 use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
@@ -19,53 +17,8 @@ use crate::{MIB, PATIENCE, can_mount, make_resident};
 
 const SIZE: u64 = 12 * MIB;
 
-/// How a file is opened that is whole in RAM.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    Passthrough,
-    /// Served by the daemon, and kept by the kernel.
-    Kept,
-}
-
-impl Way {
-    /// None where it cannot be had.
-    fn mount(self, source: &Path, ram: &str) -> Option<Mount> {
-        match self {
-            Way::Kept => Some(Mount::start(source, &["--ram", ram, "--no-passthrough"])),
-            Way::Passthrough => {
-                let mount = Mount::start(source, &["--ram", ram]);
-                if !mount.status().passthrough() {
-                    skip("the kernel or this user cannot do FUSE passthrough");
-                    return None;
-                }
-                Some(mount)
-            }
-        }
-    }
-
-    /// Has all of a file in RAM, so that its next open is a snapshot.
-    fn prepare(self, mount: &Mount, name: &str) {
-        match self {
-            Way::Kept => map_until_known(mount, name, SIZE),
-            Way::Passthrough => {
-                let prefetched = mount.run(&["prefetch", "--wait", mount.join(name).to_str().expect("UTF-8")]);
-                assert!(prefetched.status.success(), "{}", String::from_utf8_lossy(&prefetched.stderr));
-            }
-        }
-    }
-}
-
 #[test]
 fn mappings_outlive_everything() {
-    check_mappings(Way::Passthrough);
-}
-
-#[test]
-fn mappings_that_the_kernel_keeps_outlive_all_but_the_mount() {
-    check_mappings(Way::Kept);
-}
-
-fn check_mappings(way: Way) {
     if !can_mount() {
         return;
     }
@@ -74,8 +27,12 @@ fn check_mappings(way: Way) {
         data::write_file(&source.path().join(format!("{name}.safetensors")), seed as u64, SIZE);
     }
     let_files_settle();
-    let Some(mut mount) = way.mount(source.path(), "32M") else { return };
-    way.prepare(&mount, "held.safetensors");
+    let mut mount = Mount::start(source.path(), &["--ram", "32M"]);
+    if !mount.status().passthrough() {
+        skip("the kernel or this user cannot do FUSE passthrough");
+        return;
+    }
+    make_resident(&mount, "held.safetensors", SIZE);
     let path = mount.join("held.safetensors");
     let maps = [MapKind::Private, MapKind::Shared]
         .map(|kind| Map::new(&File::open(&path).expect("open"), SIZE as usize, kind).expect("map"));
@@ -87,8 +44,6 @@ fn check_mappings(way: Way) {
         let mut found = vec![0; SIZE as usize];
         open.read_exact_at(&mut found, 0).unwrap_or_else(|error| panic!("{what}: an open file: {error}"));
         assert_eq!(data::check(0, 0, &found), Ok(()), "{what}: an open file");
-        // What of it nobody maps is asked for again.
-        fadvise(&open, 0, None, Advice::DontNeed).expect("fadvise");
     };
     check("resident");
 
@@ -131,11 +86,6 @@ fn check_mappings(way: Way) {
     );
 
     drop(open);
-    if way == Way::Kept {
-        drop(maps);
-        mount.stop();
-        return;
-    }
     umount2(mount.path(), MntFlags::MNT_DETACH).expect("umount -l");
     mount.check_gone();
     for map in &maps {
@@ -209,15 +159,6 @@ const CHANGES: [Change; 5] = [
 
 #[test]
 fn whoever_holds_a_file_keeps_what_it_opened_however_it_is_changed() {
-    check_changes(Way::Passthrough);
-}
-
-#[test]
-fn what_the_kernel_keeps_is_what_was_opened_however_it_is_changed() {
-    check_changes(Way::Kept);
-}
-
-fn check_changes(way: Way) {
     if !can_mount() {
         return;
     }
@@ -227,16 +168,18 @@ fn check_changes(way: Way) {
         data::write_file(&source.path().join(name(index)), 60, SIZE);
     }
     let_files_settle();
-    let Some(mount) = way.mount(source.path(), "128M") else { return };
+    let mount = Mount::start(source.path(), &["--ram", "128M"]);
+    if !mount.status().passthrough() {
+        skip("the kernel or this user cannot do FUSE passthrough");
+        return;
+    }
     for (index, (what, change, (seed, length, rest))) in CHANGES.iter().enumerate() {
         let path = mount.join(&name(index));
-        way.prepare(&mount, &name(index));
+        let prefetched = mount.run(&["prefetch", "--wait", path.to_str().expect("UTF-8")]);
+        assert!(prefetched.status.success(), "{}", String::from_utf8_lossy(&prefetched.stderr));
         let passed = mount.status().number("/io/passthrough_opens");
         let held = File::open(&path).expect("open");
-        if way == Way::Passthrough {
-            let now = mount.status().number("/io/passthrough_opens");
-            assert_eq!(now, passed + 1, "{what}: it is held in passthrough");
-        }
+        assert_eq!(mount.status().number("/io/passthrough_opens"), passed + 1, "{what}: it is held in passthrough");
         let maps = [MapKind::Private, MapKind::Shared].map(|kind| Map::new(&held, SIZE as usize, kind).expect("map"));
         change(&path);
         let now = fs::read(&path).expect("read");
