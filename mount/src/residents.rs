@@ -50,7 +50,9 @@ impl Resident {
 
     /// The content that somebody has open in passthrough, and goes on to see whatever becomes of the source.
     pub fn snapshot(&self) -> Option<SourceIdentity> {
-        self.generation.is_held().then(|| self.generation.identity())
+        // By another number, where this one is open in other ways.
+        let is_passed = *self.used.lock() == Used::Passed;
+        (is_passed && self.generation.is_held()).then(|| self.generation.identity())
     }
 
     /// Whether it can be opened in passthrough, or `kept`.

@@ -42,16 +42,20 @@ pub fn load(path: &Path) -> u64 {
     bytes
 }
 
-/// Maps `name` and looks at all of it. Returns when `bytes` are resident and the daemon knows that they were mapped.
+/// Maps `name` and looks at all of it. Returns when `bytes` are resident and the daemon knows that they were mapped. That
+/// may take more than one load: what is asked for before the daemon has looked at the header tells it nothing.
 ///
 /// # Panics
 /// If that does not come.
 pub fn map_until_known(mount: &Mount, name: &str, bytes: u64) {
-    let file = File::open(mount.join(name)).expect("open");
-    Map::new(&file, file.metadata().expect("stat").len() as usize, MapKind::Private).expect("map").to_vec();
-    drop(file);
-    let known = wait_until(PATIENCE, || mount.status().resident() >= bytes && last_load(mount, name) == "map");
-    assert!(known, "{name} does not become resident: {:#}", mount.status().0);
+    let is_known = || mount.status().resident() >= bytes && last_load(mount, name) == "map";
+    let known = (0..5).any(|_| {
+        let file = File::open(mount.join(name)).expect("open");
+        Map::new(&file, file.metadata().expect("stat").len() as usize, MapKind::Private).expect("map").to_vec();
+        drop(file);
+        wait_until(PATIENCE / 5, is_known)
+    });
+    assert!(known, "{name} is {:?}: {:#}", last_load(mount, name), mount.status().0);
 }
 
 /// How a file was read last time, as the daemon has noticed: "map", "pread", "whole" or nothing.
