@@ -48,11 +48,10 @@ impl Resident {
         Arc::new(Self { id, node, generation: Arc::clone(generation), lookups, used: Mutex::default() })
     }
 
-    /// The content that somebody has open in passthrough, and goes on to see whatever becomes of the source.
-    pub fn snapshot(&self) -> Option<SourceIdentity> {
-        // By another number, where this one is open in other ways.
-        let is_passed = *self.used.lock() == Used::Passed;
-        (is_passed && self.generation.is_held()).then(|| self.generation.identity())
+    /// The content that this number stands for whatever becomes of the source. None where it is opened as a stream, which
+    /// follows its file; `passthrough`: whether that is so only by exception here.
+    pub fn snapshot(&self, passthrough: bool) -> Option<SourceIdentity> {
+        (passthrough || *self.used.lock() == Used::Passed).then(|| self.generation.identity())
     }
 
     /// Whether it can be opened in passthrough, or `kept`.

@@ -120,7 +120,7 @@ impl Fs {
         }
         if name == GENERATION_XATTR && node.kind.is_file() {
             // Who has an old content open is told of that.
-            let snapshot = self.residents.get(id).and_then(|resident| resident.snapshot());
+            let snapshot = self.residents.get(id).and_then(|resident| resident.snapshot(self.has_passthrough()));
             let identity = snapshot.unwrap_or_else(|| crate::attr::identity(&stat));
             return Ok(generation_name(&identity).into_bytes());
         }

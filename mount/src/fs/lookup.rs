@@ -164,7 +164,7 @@ impl Fs {
                 // The kernel drops what it keeps, and must not get the same again.
                 self.store.doubt(node.key.device, node.key.inode);
             }
-            let old = resident.snapshot().filter(|content| identity(&stat) != *content);
+            let old = resident.snapshot(self.has_passthrough()).filter(|content| identity(&stat) != *content);
             return Ok((old.map_or(attr, |content| attr.as_of(&content)), Duration::ZERO));
         }
         Ok((attr, self.attr_ttl(&node, &stat)))
