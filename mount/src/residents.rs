@@ -48,8 +48,9 @@ impl Resident {
         Arc::new(Self { id, node, generation: Arc::clone(generation), lookups, used: Mutex::default() })
     }
 
-    /// The content that this number stands for whatever becomes of the source. None where it is opened as a stream, which
-    /// follows its file; `passthrough`: whether that is so only by exception here.
+    /// The content that this number stands for whatever becomes of the source. None for streams of which the kernel keeps
+    /// pages: they follow their file. There are such only where there is no `passthrough`, and the next worker does not know
+    /// them from others.
     pub fn snapshot(&self, passthrough: bool) -> Option<SourceIdentity> {
         (passthrough || *self.used.lock() == Used::Passed).then(|| self.generation.identity())
     }

@@ -367,6 +367,8 @@ impl Fs {
         let file = self.handles.file(handle).ok()?;
         if file.writable {
             file.node.file.writer_went();
+            // Also those numbers that it might have written by.
+            self.written(&file.node);
         }
         file.node.closed();
         self.handles.remove(handle);

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise};
+use tempfile::TempDir;
 use weightfs_tests::Mount;
 use weightfs_tests::data;
 use weightfs_tests::load::{last_load, map_until_known};
@@ -15,6 +16,18 @@ use weightfs_tests::system::{let_files_settle, temporary_folder, wait_until};
 use crate::{MIB, PATIENCE, can_mount, make_resident};
 
 const SIZE: u64 = 24 * MIB;
+
+/// A mount of a folder with one model, as old as it must be to be kept.
+fn with_model(options: &[&str]) -> Option<(TempDir, Mount)> {
+    if !can_mount() {
+        return None;
+    }
+    let source = temporary_folder("source");
+    data::write_file(&source.path().join("model"), 1, SIZE);
+    let_files_settle();
+    let mount = Mount::start(source.path(), options);
+    Some((source, mount))
+}
 
 /// Bytes that the daemon handed out while `act` was done.
 fn handed_out(mount: &Mount, act: impl FnOnce()) -> u64 {
@@ -40,13 +53,7 @@ fn make_kept(mount: &Mount, name: &str, seed: u64) {
 
 #[test]
 fn a_mapped_model_is_handed_out_once() {
-    if !can_mount() {
-        return;
-    }
-    let source = temporary_folder("source");
-    data::write_file(&source.path().join("model"), 1, SIZE);
-    let_files_settle();
-    let mount = Mount::start(source.path(), &["--ram", "96M", "--no-passthrough"]);
+    let Some((source, mount)) = with_model(&["--ram", "96M", "--no-passthrough"]) else { return };
     make_kept(&mount, "model", 1);
     for kind in [MapKind::Shared, MapKind::Private] {
         let again = handed_out(&mount, || map_whole(&mount, "model", 1, kind));
@@ -81,13 +88,7 @@ fn write_in_place(path: &Path, seed: u64) {
 /// What is mapped from pages that the kernel keeps is a stream as any other: it shows what becomes of its file.
 #[test]
 fn mappings_of_what_is_kept_follow_their_file() {
-    if !can_mount() {
-        return;
-    }
-    let source = temporary_folder("source");
-    data::write_file(&source.path().join("model"), 1, SIZE);
-    let_files_settle();
-    let mount = Mount::start(source.path(), &["--ram", "96M", "--no-passthrough"]);
+    let Some((source, mount)) = with_model(&["--ram", "96M", "--no-passthrough"]) else { return };
     make_kept(&mount, "model", 1);
     let path = mount.join("model");
     let held = File::open(&path).expect("open");
@@ -129,14 +130,8 @@ fn mappings_of_what_is_kept_follow_their_file() {
 /// the time: what the kernel drops is asked for again at once.
 #[test]
 fn mappings_of_streams_follow_their_file() {
-    if !can_mount() {
-        return;
-    }
     for options in [&["--ram", "16M"] as &[&str], &["--ram", "16M", "--no-passthrough"]] {
-        let source = temporary_folder("source");
-        data::write_file(&source.path().join("model"), 1, SIZE);
-        let_files_settle();
-        let mount = Mount::start(source.path(), options);
+        let Some((source, mount)) = with_model(options) else { return };
         let file = File::open(mount.join("model")).expect("open");
         let map = Map::new(&file, SIZE as usize, MapKind::Private).expect("map");
         drop(file);
@@ -154,13 +149,7 @@ fn mappings_of_streams_follow_their_file() {
 /// Pages that the kernel keeps of it do not hold a model in the arena: what is used more has its place.
 #[test]
 fn what_is_kept_can_be_evicted_while_it_is_mapped() {
-    if !can_mount() {
-        return;
-    }
-    let source = temporary_folder("source");
-    data::write_file(&source.path().join("model"), 1, SIZE);
-    let_files_settle();
-    let mount = Mount::start(source.path(), &["--ram", "96M", "--no-passthrough"]);
+    let Some((_source, mount)) = with_model(&["--ram", "96M", "--no-passthrough"]) else { return };
     make_kept(&mount, "model", 1);
     let file = File::open(mount.join("model")).expect("open");
     let map = Map::new(&file, SIZE as usize, MapKind::Private).expect("map");
@@ -178,13 +167,7 @@ fn what_is_kept_can_be_evicted_while_it_is_mapped() {
 /// copy in memory.
 #[test]
 fn what_is_read_is_not_kept_twice() {
-    if !can_mount() {
-        return;
-    }
-    let source = temporary_folder("source");
-    data::write_file(&source.path().join("model"), 1, SIZE);
-    let_files_settle();
-    let mount = Mount::start(source.path(), &["--ram", "96M", "--no-passthrough"]);
+    let Some((_source, mount)) = with_model(&["--ram", "96M", "--no-passthrough"]) else { return };
     make_resident(&mount, "model", SIZE);
     assert!(wait_until(PATIENCE, || !last_load(&mount, "model").is_empty()));
     for _ in 0..2 {
